@@ -1,0 +1,1 @@
+"""The edge: transports, RPC, dialects, capability packs, console, settings and wiring."""

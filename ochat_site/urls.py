@@ -1,0 +1,10 @@
+"""Every HTTP route that Django answers."""
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, path
+from django.views.generic import TemplateView
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", TemplateView.as_view(template_name="landing.html"), name="landing"),
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,1 @@
+"""The SQLite backend: Django's, with the store lock of `base.py`."""

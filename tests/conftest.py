@@ -1,0 +1,35 @@
+"""What every test gets: a data folder of its own process and Django set up on it.
+
+The environment is set here, before Django reads it: the store is a real SQLite file unless
+`OCHAT_DATABASE_URL` names a PostgreSQL server.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DATA_DIR = Path(tempfile.mkdtemp(prefix="ochat-tests-"))
+
+for name in [name for name in os.environ if name.startswith("OCHAT_") and name != "OCHAT_DATABASE_URL"]:
+    del os.environ[name]
+os.environ["OCHAT_DATA_DIR"] = str(DATA_DIR)
+os.environ["DJANGO_SETTINGS_MODULE"] = "ochat_site.settings"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_folder() -> Iterator[None]:
+    yield
+    shutil.rmtree(DATA_DIR, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """The test database is a file: threads and processes must meet in it as they do in production."""
+    from django.conf import settings
+
+    if settings.DATABASES["default"]["ENGINE"] == "sessions_app.sqlite":
+        settings.DATABASES["default"]["TEST"]["NAME"] = str(DATA_DIR / "test.sqlite3")
