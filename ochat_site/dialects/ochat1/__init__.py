@@ -1,0 +1,1 @@
+"""Ochat agent protocol 1.0: shapes, strict decoding, errors, handlers."""
