@@ -83,7 +83,7 @@ def _database() -> dict[str, Any]:
         return {**shared, "ENGINE": "sessions_app.sqlite", "NAME": str(database.path)}
     return {
         **shared,
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "sessions_app.postgresql",
         "NAME": database.name,
         "USER": database.user,
         "PASSWORD": database.password,
