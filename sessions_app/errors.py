@@ -25,6 +25,8 @@ class Refusal(Exception):
 
     code: ClassVar[ErrorCode]
     retryable: bool = False
+    recorded: bool = False
+    """Whether the audit trail has it already: set by the transaction that stored this refusal."""
 
     def __init__(
         self, message: str, *, retryable: bool | None = None, data: Mapping[str, Any] | None = None

@@ -1,0 +1,166 @@
+"""Content kept beside the log (behaviour 6.1, 13): bytes in the configured storage under their digest, rows beside.
+
+Owns: storing and opening content, and what an attachment of a message becomes. Does not own: uploads over HTTP and chunked
+reading, which build on it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+
+from sessions_app import clock, ids, limits
+from sessions_app.errors import BlobUnavailable, InvalidRequest, PermissionDenied, ResourceLimit
+from sessions_app.models import Blob
+from sessions_app.records import BlobInput, BlobInputInlineBase64, BlobInputStored, InputImage, InputText
+
+if TYPE_CHECKING:
+    from sessions_app.ledger import Txn
+
+Part = InputText | InputImage
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The content of one attachment: already in the storage, not yet a row of the session."""
+
+    source: BlobInput
+    content: bytes
+
+
+def stage(inputs: Sequence[BlobInput]) -> list[Staged]:
+    """Read the content of a message's attachments and put inline data into the storage; holds no lock.
+
+    Raises InvalidRequest when inline data is not what its metadata says, ResourceLimit above 16 MiB, BlobUnavailable for a
+    stored blob that is missing or expired.
+    """
+    return [
+        Staged(given, _inline(given) if isinstance(given, BlobInputInlineBase64) else _stored(given))
+        for given in inputs
+    ]
+
+
+def adopt(txn: Txn, staged: Sequence[Staged]) -> list[Part]:
+    """Make staged content the session's own, all of it or none, and return the content parts of the message.
+
+    Raises PermissionDenied for another principal's blob, BlobUnavailable for one that is gone, InvalidRequest for one whose
+    metadata, target or use is another.
+    """
+    return [_part(item, _row(txn, item)) for item in staged]
+
+
+def save(content: bytes) -> str:
+    """Put content into the storage, unless it is there, and return its hex SHA-256."""
+    digest = sha256(content).hexdigest()
+    if not default_storage.exists(_name(digest)):
+        default_storage.save(_name(digest), ContentFile(content))
+    return digest
+
+
+def read(digest: str) -> bytes:
+    """Return stored content. Raises BlobUnavailable when it is gone or is not what its name says."""
+    try:
+        with default_storage.open(_name(digest)) as file:
+            content = bytes(file.read())
+    except OSError:
+        raise BlobUnavailable("the content of the blob is gone") from None
+    if sha256(content).hexdigest() != digest:
+        raise BlobUnavailable("the content of the blob is damaged")
+    return content
+
+
+def _name(digest: str) -> str:
+    return f"blobs/{digest[:2]}/{digest}"
+
+
+def _inline(given: BlobInputInlineBase64) -> bytes:
+    try:
+        content = base64.b64decode(given.inline_base64, validate=True)
+    except binascii.Error:
+        raise InvalidRequest("inline_base64 is not padded standard base64") from None
+    if len(content) > limits.MAX_BLOB_BYTES:
+        raise ResourceLimit("a blob is at most 16 MiB", retryable=False)
+    if len(content) != given.byte_length or sha256(content).hexdigest() != given.digest.lower():
+        raise InvalidRequest("byte_length or digest of inline data is wrong")
+    save(content)
+    return content
+
+
+def _stored(given: BlobInputStored) -> bytes:
+    row = Blob.objects.filter(id=given.blob_id).first()
+    if row is None or (row.expires_at is not None and row.expires_at <= clock.now()):
+        raise BlobUnavailable("no such blob")
+    return read(row.sha256)
+
+
+def _row(txn: Txn, item: Staged) -> Blob:
+    if isinstance(item.source, BlobInputStored):
+        return _taken(txn, item.source)
+    row = Blob(
+        id=ids.new_id("blb"),
+        session=txn.session,
+        creator=txn.caller.principal_id or "",
+        kind=item.source.kind,
+        media_type=item.source.media_type,
+        byte_length=len(item.content),
+        sha256=sha256(item.content).hexdigest(),
+        display_name=item.source.display_name or "",
+        created_at=txn.now,
+    )
+    row.save(force_insert=True)
+    return row
+
+
+def _taken(txn: Txn, source: BlobInputStored) -> Blob:
+    """Move an upload into the session: it no longer expires and no other session can take it."""
+    row = Blob.objects.select_for_update().filter(id=source.blob_id).first()
+    if row is None or (row.expires_at is not None and row.expires_at <= txn.now):
+        raise BlobUnavailable("no such blob")
+    if row.creator != txn.caller.principal_id and "configuration.admin" not in txn.caller.scopes:
+        raise PermissionDenied("this blob is not yours")
+    elsewhere = row.session_id not in (None, txn.session.id) or row.target_session not in ("", txn.session.id)
+    same = (row.byte_length, row.sha256, row.media_type) == (
+        source.byte_length,
+        source.digest.lower(),
+        source.media_type,
+    )
+    if elsewhere or not same or row.allowed_use != "message_input":
+        raise InvalidRequest("the blob is for another use or is not what the message says")
+    row.session, row.expires_at = txn.session, None
+    row.save(update_fields=["session", "expires_at"])
+    return row
+
+
+def _part(item: Staged, row: Blob) -> Part:
+    """Return the content part that an attachment adds: an image, its text, or a line that names it."""
+    if row.media_type.startswith("image/"):
+        return InputImage(image_url=_image_url(item.content, row), detail="auto")
+    if _is_text(row.media_type):
+        with suppress(UnicodeDecodeError):  # one whose bytes are no text is named like any other file
+            return InputText(text=item.content.decode())
+    name = row.display_name or row.id
+    return InputText(text=f"[Attached file: {name}, {row.media_type}, {row.byte_length} bytes]")
+
+
+def _image_url(content: bytes, row: Blob) -> str:
+    if len(content) > limits.MAX_INLINE_IMAGE_BYTES:
+        return f"blob:{row.id}"
+    return f"data:{row.media_type};base64,{base64.b64encode(content).decode()}"
+
+
+def _is_text(media_type: str) -> bool:
+    base = media_type.partition(";")[0].strip().lower()
+    return base.startswith("text/") or base in (
+        "application/json",
+        "application/xml",
+        "application/yaml",
+        "application/toml",
+    )

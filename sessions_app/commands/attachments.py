@@ -1,0 +1,147 @@
+"""Attaching to a session and letting go of it (behaviour 5).
+
+Owns: the attachment's row, its limits, and what its end means for an owner lease. Does not own: the lease's rules (`leases`),
+the reading of what an attach answers (`queries.replay`), or the subscription (`ochat_site.rpc`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from django.db.models import Count, Q
+
+from sessions_app import ids, leases, ledger, limits, pinned, processes
+from sessions_app.callers import Attached, Caller, Connected, system
+from sessions_app.commands import lifecycle
+from sessions_app.errors import InvalidRequest, PermissionDenied, ResourceLimit, SessionNotFound
+from sessions_app.models import Attachment
+from sessions_app.records import Attachment as AttachmentRecord
+from sessions_app.records import AttachmentMode, StopMode
+from sessions_app.summaries import attachment_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sessions_app.ledger import Txn
+    from sessions_app.models import Session
+    from sessions_app.receipts import Call
+
+
+class Attaching(msgspec.Struct, frozen=True, kw_only=True):
+    """A new attachment, as its receipt keeps it: what is read after it, and the token, are not stored (behaviour 11.4)."""
+
+    attachment: AttachmentRecord
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stands after a mutation that says nothing else."""
+
+    revision: int
+    latest_event_sequence: int
+
+
+def attach(call: Call, session_id: str, mode: AttachmentMode, reclaim_token: str | None = None) -> Attaching:
+    """Attach the caller's connection (behaviour 5.2).
+
+    Raises PermissionDenied when the caller's share is narrower than `mode`, ResourceLimit for too many attachments of the
+    connection (retryable) or of the session, PromptUnavailable when the pinned prompt is damaged, Conflict while another owner
+    is connected, PermissionDenied for one in grace without right to it.
+    """
+    return ledger.command(call, session_id, Attaching, lambda txn: open_attachment(txn, mode, reclaim_token))
+
+
+def detach(call: Call, session_id: str) -> Counters:
+    """Let go of the attachment by which the caller speaks (behaviour 5.4)."""
+
+    def body(txn: Txn) -> Counters:
+        access = call.caller.access
+        if not isinstance(access, Attached):
+            raise InvalidRequest("only an attachment can be detached")
+        close_attachment(txn, access.attachment_id)
+        return Counters(revision=txn.session.revision, latest_event_sequence=txn.session.latest_sequence)
+
+    return ledger.command(call, session_id, Counters, body)
+
+
+def disconnect(attachments: Iterable[tuple[str, str]]) -> None:
+    """Let go of the attachments (session id, attachment id) of a connection that is gone (behaviour 5.6)."""
+    caller = system("disconnect")
+    for session_id, attachment_id in attachments:
+        try:
+            with ledger.session_txn(session_id, caller) as txn:
+                close_attachment(txn, attachment_id)
+        except SessionNotFound:
+            Attachment.objects.filter(id=attachment_id).delete()
+
+
+def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = None) -> Attaching:
+    """Attach inside an open transaction; see `attach`."""
+    caller, session = txn.caller, txn.session
+    if not caller.visible.covers(session, mode):
+        raise PermissionDenied("the session is shared with you for less than that")
+    owning = leases.is_bound(session, mode)
+    if owning and leases.has_lapsed(session):
+        expire_owner(txn)
+        txn.next_revision()
+    _check_limits(session, caller, replacing=owning and bool(session.owner_attachment))
+    pinned.check(session.prompt_revision_id)
+    if owning:
+        leases.check_takeover(session, caller.principal_id or "", reclaim_token)
+    attachment = Attachment(
+        id=ids.new_id("att"),
+        session=session,
+        connection_id=_connection(caller),
+        process_id=processes.current_id(),
+        principal_id=caller.principal_id or "",
+        mode=mode,
+        answers="permission.respond" in caller.scopes,
+        created_at=txn.now,
+    )
+    attachment.save(force_insert=True)
+    txn.touch()
+    if owning:
+        leases.grant(txn, attachment, caller.principal_id or "")
+    return Attaching(attachment=attachment_record(attachment, session))
+
+
+def close_attachment(txn: Txn, attachment_id: str) -> None:
+    """Detach inside an open transaction: an owner's lease enters its grace, anything else just goes (behaviour 5.3, 5.4)."""
+    if txn.session.owner_attachment == attachment_id:
+        if txn.session.lease_grace_until is None:
+            Attachment.objects.filter(id=attachment_id).update(connection=None, process=None)
+            leases.lose(txn)
+        return
+    deleted, _ = Attachment.objects.filter(id=attachment_id).delete()
+    if deleted:
+        txn.touch()
+
+
+def expire_owner(txn: Txn) -> None:
+    """End an owner whose time is over and stop the session with its stop mode (behaviour 5.3).
+
+    A lease that ran out while its owner was connected is first marked lost, so that two owner changes are told.
+    """
+    if txn.session.lease_grace_until is None:
+        leases.lose(txn)
+        txn.next_revision()
+    leases.evict(txn)
+    txn.next_revision()
+    stop_mode: StopMode = "cancel" if txn.session.stop_mode == "cancel" else "graceful"
+    lifecycle.stop(txn, stop_mode)
+
+
+def _check_limits(session: Session, caller: Caller, *, replacing: bool) -> None:
+    connection = _connection(caller)
+    counts = Attachment.objects.filter(Q(session=session) | Q(connection_id=connection)).aggregate(
+        of_session=Count("id", filter=Q(session=session)),
+        of_connection=Count("id", filter=Q(connection_id=connection)),
+    )
+    if counts["of_connection"] >= limits.MAX_ATTACHMENTS_PER_CONNECTION:
+        raise ResourceLimit("this connection has too many attachments", retryable=True)
+    if counts["of_session"] - replacing >= limits.server().max_attachments_per_session:
+        raise ResourceLimit("this session has too many attachments", retryable=False)
+
+
+def _connection(caller: Caller) -> str | None:
+    return caller.access.connection_id if isinstance(caller.access, Connected | Attached) else None

@@ -1,0 +1,367 @@
+"""The life of an operation: begin, claim, cancel, park, resume, end (behaviour 6.4 to 6.6, 14.4).
+
+Owns: every state an operation passes and the one form of its last transaction. Does not own: the calls inside a turn
+(`commands.calls`), the model and the tools (`runtime`), or finding what a dead process held (`jobs_app.sweep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sessions_app import broadcast, clock, history, ids, participants, processes
+from sessions_app.callers import system
+from sessions_app.commands import entries
+from sessions_app.encoding import encode
+from sessions_app.errors import Conflict, OperationNotFound, Refusal, to_error
+from sessions_app.events import ModeratorNotificationPayload
+from sessions_app.ledger import Txn, session_txn
+from sessions_app.models import Operation, StreamedText, ToolCall
+from sessions_app.models.operations import ENDED
+from sessions_app.summaries import operation_record
+
+if TYPE_CHECKING:
+    from sessions_app.history import NewEntry
+    from sessions_app.participants import OperationOutcome
+    from sessions_app.records import Error
+
+OPERATION_SIGNAL = "operation"
+"""Tells whichever worker holds the named operation to look at its rows again: cancelled, or a call was answered."""
+
+WORKER_LOST = "worker_lost"
+SERVER_SHUTDOWN = "server_shutdown"
+
+_INTERRUPTED_OUTPUT = "The call was interrupted before it returned; what it did is unknown."
+_NEVER_STARTED_OUTPUT = "The call was not run: the operation ended first."
+_RESERVED_NUMBERS = 16
+"""History sequences promised with each claim, so that streamed text carries the id its entry will have."""
+
+
+class ClaimLost(Exception):
+    """The operation is no longer this claim's: ended, taken over, or the process was taken for dead. Drop the result."""
+
+
+class Cancelling(Exception):
+    """The operation was cancelled while this claim held it: end it with `end`."""
+
+
+class StreamedItem(msgspec.Struct, frozen=True):
+    """Text of one output item that is in no entry yet."""
+
+    number: int
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's hold on one operation. `attempt` fences it: a later claim makes this one's results void."""
+
+    session_id: str
+    operation_id: str
+    attempt: int
+    generation: int
+    live_sequence: int
+    """The last live sequence that was handed out before this claim."""
+    anchor: int
+    """The session's newest durable sequence at the claim."""
+    first_number: int
+    """The first of the history sequences reserved for it."""
+    numbers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an operation ends."""
+
+    outcome: OperationOutcome
+    error: Error | None = None
+    """Of a failed one."""
+    interruption: str = ""
+    """Of an interrupted one."""
+    entries: Sequence[NewEntry] = ()
+    """Finished items that are not in history yet."""
+    streamed: Sequence[StreamedItem] | None = None
+    """Text of unfinished items; None: what the worker last saved (its process is gone)."""
+
+
+def begin_turn(txn: Txn, reason: str, *, origin: str, principal_id: str = "") -> Operation:
+    """Begin a turn in an idle session: `operation.started`, then `session.state_changed` (behaviour 6.2)."""
+    operation = Operation(
+        id=ids.new_id("op"),
+        session=txn.session,
+        generation=txn.session.generation,
+        kind="turn",
+        reason=reason,
+        state="starting",
+        started_at=txn.now,
+        updated_at=txn.now,
+        principal_id=principal_id,
+        origin=origin,
+    )
+    txn.begin_operation(operation)
+    txn.emit("operation.started", operation_record(operation))
+    txn.set_state(observed="running_turn")
+    dispatch(txn, operation)
+    return operation
+
+
+def dispatch(txn: Txn, operation: Operation) -> None:
+    """Ask the workers to look at an operation once this transaction is committed."""
+    operation_id = operation.id
+    txn.after_commit(lambda: participants.dispatcher().operation(operation_id))
+
+
+def claim(session_id: str, operation_id: str) -> Claim | None:
+    """Take an unclaimed, unparked operation for this process, or return None when there is nothing to take.
+
+    The first claim of an operation makes it `running` and emits `session.updated`; the model may be asked from then on.
+    """
+    caller = system("worker")
+    with session_txn(session_id, caller) as txn:
+        operation = txn.operation
+        if operation is None or operation.id != operation_id or operation.process_id or operation.parked:
+            return None
+        operation.process_id = processes.current_id()
+        operation.attempt += 1
+        if operation.state == "starting":
+            operation.state = "running"
+            operation.updated_at = txn.now
+            txn.emit_updated()
+        first = entries.take_number(txn, _RESERVED_NUMBERS)
+        return Claim(
+            session_id=session_id,
+            operation_id=operation_id,
+            attempt=operation.attempt,
+            generation=operation.generation,
+            live_sequence=operation.live_sequence,
+            anchor=txn.session.latest_sequence,
+            first_number=first,
+            numbers=_RESERVED_NUMBERS,
+        )
+
+
+def held(txn: Txn, claim: Claim) -> Operation:
+    """Return the operation if `claim` still holds it.
+
+    Raises ClaimLost when it does not, Cancelling when it is to be ended as cancelled.
+    """
+    operation = txn.operation
+    if (
+        operation is None
+        or operation.id != claim.operation_id
+        or operation.attempt != claim.attempt
+        or operation.process_id != processes.current_id()
+    ):
+        raise ClaimLost(claim.operation_id)
+    if operation.state == "cancelling":
+        raise Cancelling(claim.operation_id)
+    return operation
+
+
+def save_streamed(claim: Claim, items: Sequence[StreamedItem]) -> None:
+    """Keep the streamed text of a running turn, so that a killed worker loses at most half a second of it.
+
+    Outside the session's transactions: no revision, no event. Text of a claim that is no longer held is dropped.
+    """
+    holds = Operation.objects.filter(
+        id=claim.operation_id, attempt=claim.attempt, process_id=processes.current_id()
+    ).exists()
+    if holds:
+        StreamedText.objects.update_or_create(
+            operation_id=claim.operation_id,
+            defaults={"items": encode(items), "updated_at": clock.now()},
+        )
+
+
+def cancel(txn: Txn, operation_id: str) -> None:
+    """Cancel the named operation (behaviour 6.6): `session.updated`, and its end right after where no worker holds it.
+
+    Raises Conflict when another one is active, OperationNotFound when none is. Cancelling twice changes nothing.
+    """
+    operation = txn.operation
+    if operation is None:
+        raise OperationNotFound("no operation is active")
+    if operation.id != operation_id:
+        raise Conflict("another operation is active")
+    if operation.state == "cancelling":
+        return
+    begin_cancelling(txn, operation)
+    txn.emit_updated()
+    end_cancelled_if_unheld(txn)
+
+
+def begin_cancelling(txn: Txn, operation: Operation) -> None:
+    """Mark an operation as cancelling and tell its worker, if it has one; the caller emits the event that shows it."""
+    operation.state = "cancelling"
+    operation.updated_at = txn.now
+    if operation.process_id:
+        operation_id = operation.id
+        txn.after_commit(lambda: broadcast.signal(OPERATION_SIGNAL, operation_id))
+
+
+def end_cancelled_if_unheld(txn: Txn) -> None:
+    """End an operation that is cancelling and that no worker holds, in the next revision of the same transaction."""
+    operation = txn.operation
+    if operation is not None and operation.state == "cancelling" and not operation.process_id:
+        txn.next_revision()
+        end(txn, Ending("cancelled"))
+
+
+def finish(claim: Claim, ending: Ending) -> None:
+    """End a claimed operation, as the worker that holds it; a cancelled one ends cancelled whatever came of it.
+
+    Raises ClaimLost when the claim is no longer held.
+    """
+    caller = system("worker")
+    with session_txn(claim.session_id, caller) as txn:
+        try:
+            held(txn, claim)
+        except Cancelling:
+            ending = Ending("cancelled", entries=ending.entries, streamed=ending.streamed)
+        end(txn, ending)
+    follow_up(claim.session_id, ending.outcome)
+
+
+def end(txn: Txn, ending: Ending) -> None:
+    """Write the terminal transaction: one form for all four outcomes, whoever writes it (behaviour 6.5)."""
+    operation = _active(txn)
+    if operation.kind == "turn":
+        missing = _missing_entries(txn, operation, ending)
+        if missing:
+            entries.append_and_tell(txn, missing, operation_id=operation.id)
+    operation.state = ending.outcome
+    operation.error = encode(ending.error) if ending.error else None
+    operation.interruption = ending.interruption
+    operation.retryable = ending.outcome == "interrupted"
+    operation.updated_at = max(txn.now, operation.started_at)
+    operation.process = None
+    operation.parked = False
+    ended = operation
+    txn.end_operation()
+    txn.emit(_TERMINAL[ending.outcome], operation_record(ended))
+    if ending.outcome == "cancelled":
+        txn.emit(
+            "moderator.notification",
+            ModeratorNotificationPayload(cancellation_reason="The operation was cancelled."),
+        )
+    txn.set_state(observed="idle" if txn.session.desired == "running" else "stopped")
+    drop_transient(txn)
+    StreamedText.objects.filter(operation_id=ended.id).delete()
+    for participant in participants.installed():
+        participant.on_operation_end(txn, ended, ending.outcome)
+
+
+def _active(txn: Txn) -> Operation:
+    if txn.operation is None:
+        raise OperationNotFound("no operation is active")
+    return txn.operation
+
+
+def drop_transient(txn: Txn) -> None:
+    """Hide a transient session once it has stopped; maintenance erases it (behaviour 4.2)."""
+    if txn.session.transient and txn.session.observed == "stopped":
+        txn.session.archived_at = txn.now
+
+
+_TERMINAL: dict[
+    str, Literal["operation.completed", "operation.failed", "operation.cancelled", "operation.interrupted"]
+] = {
+    "completed": "operation.completed",
+    "failed": "operation.failed",
+    "cancelled": "operation.cancelled",
+    "interrupted": "operation.interrupted",
+}
+
+
+def _missing_entries(txn: Txn, operation: Operation, ending: Ending) -> list[NewEntry]:
+    """Return what history still lacks, so that the next request is well formed (behaviour 6.5, step 1)."""
+    missing = list(ending.entries)
+    streamed = _saved(operation) if ending.streamed is None else ending.streamed
+    if ending.outcome != "completed":
+        missing += [
+            history.incomplete_message(item.item_id, item.text, item.number) for item in streamed if item.text
+        ]
+    missing += _outputs_owed(operation, missing)
+    return missing
+
+
+def _saved(operation: Operation) -> Sequence[StreamedItem]:
+    row = StreamedText.objects.filter(operation_id=operation.id).first()
+    return msgspec.json.decode(row.items, type=list[StreamedItem]) if row else ()
+
+
+def _outputs_owed(operation: Operation, pending: Sequence[NewEntry]) -> list[NewEntry]:
+    """Return an output for every call that has none in history: what it returned, or an error that says why there is none."""
+    owed: list[NewEntry] = []
+    calls = list(ToolCall.objects.filter(operation=operation, committed=False).order_by("position"))
+    for call in calls:
+        if call.output is None:
+            text = _INTERRUPTED_OUTPUT if call.state == "running" else _NEVER_STARTED_OUTPUT
+            call.output = history.output_item(
+                "custom" if call.kind == "custom" else "function", call.call_id, text
+            )
+        owed.append(history.entry_of(call.output))
+        call.state = "done"
+        call.committed = True
+    ToolCall.objects.bulk_update(calls, ["state", "output", "committed"])
+    known = {entry.call_key for entry in owed}
+    for entry in pending:
+        if entry.kind == "tool_call" and entry.call_key not in known:
+            family, _, call_id = entry.call_key.partition(":")
+            item = history.output_item(
+                "custom" if family == "custom" else "function", call_id, _NEVER_STARTED_OUTPUT
+            )
+            owed.append(history.entry_of(item))
+    return owed
+
+
+def follow_up(session_id: str, outcome: OperationOutcome) -> None:
+    """Start the next turn for what was deferred meanwhile (behaviour 6.3): after completed and failed, while running."""
+    if outcome not in ("completed", "failed"):
+        return
+    caller = system("deferred")
+    with session_txn(session_id, caller) as txn:
+        session = txn.session
+        if session.observed != "idle" or session.halted or not session.deferred_count:
+            return
+        waiting = entries.take_deferred(txn)
+        if waiting:
+            entries.append_and_tell(txn, waiting)
+            begin_turn(txn, "user_submit", origin="ochat")
+
+
+def interrupt(session_id: str, operation_id: str, process_id: str, reason: str) -> None:
+    """End what a lost or stopping worker held: interrupted, or cancelled if it was being cancelled (behaviour 14.4)."""
+    caller = system(reason)
+    with session_txn(session_id, caller) as txn:
+        operation = txn.operation
+        if operation is None or operation.id != operation_id or operation.process_id != process_id:
+            return
+        if operation.state == "cancelling":
+            end(txn, Ending("cancelled"))
+        else:
+            end(txn, Ending("interrupted", interruption=reason))
+
+
+def fail_unloadable(session_id: str, operation_id: str, refusal: Refusal) -> None:
+    """End an unclaimed operation whose session cannot be loaded: `session.error`, then the terminal transaction (14.4)."""
+    error = to_error(refusal)
+    caller = system("unloadable")
+    with session_txn(session_id, caller) as txn:
+        if txn.operation is None or txn.operation.id != operation_id or txn.operation.process_id:
+            return
+        txn.emit("session.error", error)
+    with session_txn(session_id, caller) as txn:
+        operation = txn.operation
+        if (
+            operation is None
+            or operation.id != operation_id
+            or operation.process_id
+            or operation.state in ENDED
+        ):
+            return
+        end(txn, Ending("failed", error=error))

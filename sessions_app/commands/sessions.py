@@ -1,0 +1,151 @@
+"""Making a session (behaviour 4.1, 4.2).
+
+Owns: the checks of `session.create` in their order and the first revision of a session. Does not own: the catalog, workspaces,
+or attachments beyond asking for one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sessions_app import ids, ledger, pinned, workspaces
+from sessions_app.commands import attachments, entries
+from sessions_app.encoding import encode
+from sessions_app.errors import (
+    ConfigurationInvalid,
+    InvalidRequest,
+    PermissionDenied,
+    PromptNotFound,
+    PromptUnavailable,
+    WorkspaceNotFound,
+    WorkspaceUnavailable,
+)
+from sessions_app.models import (
+    PromptDefinition,
+    Session,
+    SessionLabel,
+    WorkspaceDefinition,
+    WorkspaceInstance,
+)
+from sessions_app.records import (
+    Attachment,
+    AttachmentMode,
+    LivenessOwnerBound,
+    PromptRefLocalPath,
+    SessionSpec,
+    WorkspaceRequestConfigured,
+)
+from sessions_app.records import Session as SessionRecord
+from sessions_app.summaries import session_record
+
+if TYPE_CHECKING:
+    from sessions_app.ledger import Txn
+    from sessions_app.receipts import Call
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """A new session, and the attachment that was asked for with it."""
+
+    session: SessionRecord
+    attachment: Attachment | None
+    revision: int
+    latest_event_sequence: int
+
+
+def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -> Created:
+    """Make a session, and attach the caller's connection to it in the next revision if `mode` is given.
+
+    Raises, in this order: InvalidRequest for a host that is not this server; PromptUnavailable for a local path, PromptNotFound,
+    PromptUnavailable for a disabled or broken prompt; WorkspaceUnavailable for anything but a configured workspace,
+    WorkspaceNotFound, PermissionDenied where the prompt does not allow it; ConfigurationInvalid without a permission profile;
+    WorkspaceUnavailable and PersistenceError from preparing the workspace. Nothing is left of a refused one.
+    """
+    made: list[WorkspaceInstance] = []
+
+    def body(txn: Txn) -> Created:
+        session = _first_revision(txn, spec)
+        made.extend(filter(None, [session.workspace_instance]))
+        attachment = None
+        if mode is not None:
+            txn.next_revision()
+            attachment = attachments.open_attachment(txn, mode).attachment
+        return Created(
+            session=session_record(session),
+            attachment=attachment,
+            revision=session.revision,
+            latest_event_sequence=session.latest_sequence,
+        )
+
+    try:
+        return ledger.command(call, "", Created, body)
+    except BaseException:
+        for instance in made:
+            workspaces.discard(instance)
+        raise
+
+
+def _first_revision(txn: Txn, spec: SessionSpec) -> Session:
+    if spec.execution_host != "daemon":
+        raise InvalidRequest("this server runs daemon sessions only")
+    prompt = _prompt(spec)
+    definition = _workspace(spec, prompt)
+    revision, profile = prompt.current_revision, prompt.profile_revision
+    if revision is None:
+        raise PromptUnavailable("the prompt is not available")
+    if profile is None:
+        raise ConfigurationInvalid("the permission profile of the prompt is not configured")
+    session_id = ids.new_id("ses")
+    session = Session(
+        id=session_id,
+        creator=txn.caller.principal_id or "",
+        created_at=txn.now,
+        updated_at=txn.now,
+        spec=encode(spec),
+        liveness="owner_bound" if isinstance(spec.liveness, LivenessOwnerBound) else "detached",
+        transient=spec.persistence == "transient",
+        prompt=prompt,
+        prompt_revision=revision,
+        profile=profile,
+        workspace=definition,
+        workspace_instance=workspaces.prepare(definition, session_id),
+        desired="running" if spec.start_immediately else "stopped",
+        observed="idle" if spec.start_immediately else "stopped",
+    )
+    if isinstance(spec.liveness, LivenessOwnerBound):
+        session.disconnect_grace_ms = spec.liveness.disconnect_grace_ms
+        session.stop_mode = spec.liveness.stop_mode
+    txn.begin_session(session)
+    entries.append(txn, pinned.initial_entries(revision), initial=True)
+    SessionLabel.objects.bulk_create(
+        SessionLabel(session=session, key=key, value=value) for key, value in sorted(spec.labels.items())
+    )
+    txn.emit("session.created", lambda: session_record(session))
+    return session
+
+
+def _prompt(spec: SessionSpec) -> PromptDefinition:
+    if isinstance(spec.prompt, PromptRefLocalPath):
+        raise PromptUnavailable("this server runs prompts of its catalog only")
+    prompt = (
+        PromptDefinition.objects.select_related("current_revision", "profile_revision")
+        .filter(id=spec.prompt.prompt_id, removed=False)
+        .first()
+    )
+    if prompt is None:
+        raise PromptNotFound("no such prompt")
+    if not prompt.enabled or prompt.current_revision is None or prompt.unavailable_reason:
+        raise PromptUnavailable("the prompt is not available")
+    return prompt
+
+
+def _workspace(spec: SessionSpec, prompt: PromptDefinition) -> WorkspaceDefinition:
+    if not isinstance(spec.workspace, WorkspaceRequestConfigured):
+        raise WorkspaceUnavailable("this server runs sessions in configured workspaces only")
+    definition = WorkspaceDefinition.objects.filter(id=spec.workspace.workspace_id, removed=False).first()
+    if definition is None:
+        raise WorkspaceNotFound("no such workspace")
+    if not prompt.allowed_workspaces.filter(id=definition.id).exists():
+        raise PermissionDenied("the prompt does not allow this workspace")
+    return definition

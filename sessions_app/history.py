@@ -1,0 +1,143 @@
+"""The rules of a history: what an entry may be, how calls and outputs pair, how a window is cut.
+
+Owns: making entries ready to store, their size bound, the call/output key, the repair of a history that a call left open.
+Pure: no queries. Does not own: appending (`commands.entries`) or reading (`queries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sessions_app import limits
+from sessions_app.encoding import encode
+from sessions_app.errors import ResourceLimit
+from sessions_app.records import (
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    HistoryEntryKind,
+    HistoryRole,
+    InputImage,
+    InputMessageItem,
+    InputText,
+    OutputMessageItem,
+    OutputText,
+    ToolCallKind,
+    ToolOutput,
+    classify_item,
+)
+
+ENTRY_OVERHEAD = 256
+"""More than the id, role, kind, provenance and punctuation of one encoded entry take beside its payload."""
+
+PAIRED_KINDS = frozenset({"tool_call", "tool_output"})
+"""The kinds that carry a call id."""
+
+CUT_NOTE = "\n[The output was cut here: it is longer than a history entry may be.]"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """An entry that is not in a history yet."""
+
+    role: HistoryRole
+    kind: HistoryEntryKind
+    payload: bytes
+    call_key: str = ""
+    number: int | None = None
+    """Its history sequence where that was promised before: to a stream, or to a deferred message."""
+
+    @property
+    def size(self) -> int:
+        """An upper bound of its encoded bytes."""
+        return len(self.payload) + ENTRY_OVERHEAD
+
+
+def entry_of(payload: bytes, number: int | None = None) -> NewEntry:
+    """Return the entry for an encoded Responses item, with role and kind of its payload.
+
+    Raises ResourceLimit (not retryable) above 4 MiB encoded (behaviour 6.1), ValueError when it is no item of wire 6.
+    """
+    role, kind = classify_item(msgspec.Raw(payload))
+    entry = NewEntry(
+        role, kind, payload, call_key_of(payload) if kind in ("tool_call", "tool_output") else "", number
+    )
+    if entry.size > limits.MAX_ENTRY_BYTES:
+        raise ResourceLimit("one history entry is at most 4 MiB", retryable=False)
+    return entry
+
+
+class _CallReference(msgspec.Struct):
+    type: str
+    call_id: str
+
+
+def call_key_of(payload: bytes) -> str:
+    """Return what joins a call with its output: family and call id (behaviour 9.1)."""
+    reference = msgspec.json.decode(payload, type=_CallReference)
+    family = "custom" if reference.type.startswith("custom_") else "function"
+    return f"{family}:{reference.call_id}"
+
+
+def user_message(text: str, parts: Sequence[InputText | InputImage] = ()) -> NewEntry:
+    """Return the entry of a plain text message: one text part, and the parts of what is attached (behaviour 6.1)."""
+    return entry_of(encode(InputMessageItem(role="user", content=(InputText(text=text), *parts))))
+
+
+def with_parts(payload: bytes, parts: Sequence[InputText | InputImage]) -> NewEntry:
+    """Return the entry of an encoded input message with more content parts behind its own."""
+    if not parts:
+        return entry_of(payload)
+    item = msgspec.json.decode(payload, type=InputMessageItem)
+    own = (InputText(text=item.content),) if isinstance(item.content, str) else item.content
+    return entry_of(encode(msgspec.structs.replace(item, content=(*own, *parts))))
+
+
+def incomplete_message(item_id: str, text: str, number: int | None) -> NewEntry:
+    """Return streamed text that is in no entry yet as an assistant entry marked incomplete (behaviour 6.5)."""
+    room = limits.MAX_ENTRY_BYTES - 4 * ENTRY_OVERHEAD
+    item = OutputMessageItem(
+        role="assistant",
+        id=item_id,
+        content=(OutputText(type="output_text", annotations=(), text=_cut(text, room)),),
+        status="incomplete",
+    )
+    return entry_of(encode(item), number)
+
+
+def output_item(kind: ToolCallKind, call_id: str, output: ToolOutput) -> bytes:
+    """Return the encoded output item of a call, cut to what one entry may hold and saying so (behaviour 6.1)."""
+    made = FunctionCallOutputItem if kind == "function" else CustomToolCallOutputItem
+    encoded = encode(made(call_id=call_id, output=output))
+    if len(encoded) + ENTRY_OVERHEAD <= limits.MAX_ENTRY_BYTES:
+        return encoded
+    text = (
+        output if isinstance(output, str) else "\n".join(getattr(part, "text", "[image]") for part in output)
+    )
+    spare = limits.MAX_ENTRY_BYTES - 2 * ENTRY_OVERHEAD - len(encode(made(call_id=call_id, output=CUT_NOTE)))
+    return encode(made(call_id=call_id, output=_cut(text, spare) + CUT_NOTE))
+
+
+def call_item(kind: ToolCallKind, call_id: str, name: str, arguments: str) -> bytes:
+    """Return the encoded item of a call."""
+    if kind == "function":
+        return encode(FunctionCallItem(name=name, arguments=arguments, call_id=call_id))
+    return encode(CustomToolCallItem(name=name, input=arguments, call_id=call_id))
+
+
+def _cut(text: str, room: int) -> str:
+    """Return the longest beginning of `text` that takes at most `room` bytes inside JSON."""
+    if len(encode(text)) <= room:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(encode(text[:middle])) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]

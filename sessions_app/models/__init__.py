@@ -1,0 +1,48 @@
+"""The kernel's tables. One file per family; rows change only through `sessions_app.ledger` and its neighbours."""
+
+from sessions_app.models.catalog import (
+    CatalogState,
+    ProfileRevision,
+    PromptDefinition,
+    PromptRevision,
+    WorkspaceDefinition,
+    WorkspaceInstance,
+)
+from sessions_app.models.connections import Attachment, Connection
+from sessions_app.models.operations import Operation, StreamedText, ToolCall
+from sessions_app.models.processes import Process, Store, SweepLease
+from sessions_app.models.receipts import Receipt
+from sessions_app.models.sessions import (
+    Archive,
+    Blob,
+    DeferredEntry,
+    HistoryEntry,
+    Session,
+    SessionEvent,
+    SessionLabel,
+)
+
+__all__ = [
+    "Archive",
+    "Attachment",
+    "Blob",
+    "CatalogState",
+    "Connection",
+    "DeferredEntry",
+    "HistoryEntry",
+    "Operation",
+    "Process",
+    "ProfileRevision",
+    "PromptDefinition",
+    "PromptRevision",
+    "Receipt",
+    "Session",
+    "SessionEvent",
+    "SessionLabel",
+    "Store",
+    "StreamedText",
+    "SweepLease",
+    "ToolCall",
+    "WorkspaceDefinition",
+    "WorkspaceInstance",
+]

@@ -1,0 +1,240 @@
+"""Reads of sessions that return records (behaviour 8.3, 8.8, 12).
+
+Owns: snapshots, windows, replay decisions and the lists of the kernel's own rows. Does not own: whether the caller may see the
+session (`Caller.visible`, asked by whoever turned an id into a session), signing cursors (`ochat_site.rpc.paging`), or what a
+view hides (`projection`).
+
+Every function here reads inside the caller's read snapshot, and costs the same for an old session as for a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from django.db.models import QuerySet
+from msgspec import UNSET, Raw
+
+from sessions_app import ledger, limits, participants
+from sessions_app.errors import InvalidRequest
+from sessions_app.ids import history_number
+from sessions_app.models import Archive, DeferredEntry, HistoryEntry, Session, ToolCall
+from sessions_app.projection import project_event, project_snapshot
+from sessions_app.records import (
+    HistoryWindow,
+    HistoryWindowRequest,
+    HistoryWindowRequestAfter,
+    HistoryWindowRequestBefore,
+    HistoryWindowRequestCursor,
+    HistoryWindowRequestTail,
+    Snapshot,
+)
+from sessions_app.summaries import entry_record, error_record, session_record
+
+if TYPE_CHECKING:
+    from sessions_app.events import DurableEvent
+    from sessions_app.views import View
+
+Direction = Literal["before", "after"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in a history view, and which way a cursor to it reads on."""
+
+    position: int
+    direction: Direction
+    effective: bool
+
+
+CursorMaker = Callable[[Place], str]
+"""Signs a place for the caller; events carry no cursors, so nothing in the kernel makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What an attach answers beside the attachment: a snapshot, or the events after the client's position, and where it stands."""
+
+    snapshot: Snapshot | None
+    events: Sequence[DurableEvent]
+    latest_event_sequence: int
+
+
+def load(session_id: str) -> Session | None:
+    """Return a session with its active operation, or None when there is none or it is archived."""
+    return Session.objects.select_related("active_operation").filter(id=session_id, archived_at=None).first()
+
+
+def replay(session: Session, after_sequence: int | None, view: View, cursor: CursorMaker) -> Replay:
+    """Decide how a client that knows the log up to `after_sequence` (None: nothing) is brought up to date (behaviour 8.3)."""
+    latest = session.latest_sequence
+    if after_sequence is not None and after_sequence >= latest:
+        return Replay(None, (), latest)
+    if after_sequence is not None and after_sequence + 1 >= session.oldest_sequence:
+        events = ledger.read_events(session.id, after_sequence, limit=latest - after_sequence)
+        if events and events[-1].sequence == latest:
+            return Replay(None, [project_event(event, view) for event in events], latest)
+    return Replay(snapshot(session, view, cursor), (), latest)
+
+
+def snapshot(
+    session: Session,
+    view: View,
+    cursor: CursorMaker | None = None,
+    window: HistoryWindowRequest | None = None,
+    place: Place | None = None,
+) -> Snapshot:
+    """Return everything `view` may see of a session, its history cut to `window` or to the newest 8 MiB (behaviour 8.8).
+
+    `place` is what a cursor of `window` stands for. Raises InvalidRequest for an unknown anchor.
+    """
+    parts = [participant.snapshot_part(session, view) for participant in participants.installed()]
+    canonical, effective = _histories(session, cursor, window, place)
+    calls = _active_calls(session) if view.security_read else []
+    whole = Snapshot(
+        session=session_record(session),
+        canonical_history=canonical,
+        effective_history=effective,
+        archived_revisions=tuple(_archived(session)),
+        deferred_entries=tuple(map(entry_record, _deferred(session))),
+        permissions=tuple(item for part in parts for item in part.permissions),
+        grants=tuple(item for part in parts for item in part.grants),
+        jobs=tuple(item for part in parts for item in part.jobs),
+        schedules=tuple(item for part in parts for item in part.schedules),
+        active_tool_calls=tuple(calls),
+        active_agent_calls=tuple(call for call in calls if _names_an_agent(call)),
+        halted=session.halted,
+        halt_reason=session.halt_reason or UNSET,
+        failure=UNSET if session.failure is None else error_record(session.failure),
+        revision=session.revision,
+        latest_event_sequence=session.latest_sequence,
+    )
+    return project_snapshot(whole, view)
+
+
+def newest_window(session: Session) -> HistoryWindow:
+    """Return the newest entries up to 8 MiB without cursors, as events carry them (behaviour 8.1)."""
+    return _tail(session, None, limits.MAX_CODEC_PAGE_SIZE, effective=False)
+
+
+def _histories(
+    session: Session, cursor: CursorMaker | None, request: HistoryWindowRequest | None, place: Place | None
+) -> tuple[HistoryWindow, HistoryWindow | msgspec.UnsetType]:
+    """Return the canonical and the effective window that answer a request; without an overlay both views hold the same."""
+    if request is None:
+        return _tail(session, cursor, limits.MAX_CODEC_PAGE_SIZE, effective=False), UNSET
+    window = _window(session, cursor, request, place)
+    return (_NOTHING, window) if request.effective else (window, UNSET)
+
+
+_NOTHING = HistoryWindow(entries=(), reached_start=False, reached_end=False, structurally_complete=False)
+
+
+def _window(
+    session: Session, cursor: CursorMaker | None, request: HistoryWindowRequest, place: Place | None
+) -> HistoryWindow:
+    limit = min(request.limit, limits.MAX_PAGE_SIZE)
+    effective = request.effective
+    match request:
+        case HistoryWindowRequestTail(tail_count=count):
+            return _tail(session, cursor, min(count, limit), effective=effective)
+        case HistoryWindowRequestAfter(history_id=anchor):
+            return _page(session, cursor, Place(_position(session, anchor), "after", effective), limit)
+        case HistoryWindowRequestBefore(history_id=anchor):
+            return _page(session, cursor, Place(_position(session, anchor), "before", effective), limit)
+        case HistoryWindowRequestCursor():
+            if place is None or place.effective != effective:
+                raise InvalidRequest("the cursor belongs to another view of the history")
+            return _page(session, cursor, place, limit)
+
+
+def _position(session: Session, entry_id: str) -> int:
+    number = history_number(session.id, entry_id)
+    rows = _history(session).filter(number=-1 if number is None else number)
+    position = rows.values_list("position", flat=True).first()
+    if position is None:
+        raise InvalidRequest("no such history entry")
+    return position
+
+
+def _tail(session: Session, cursor: CursorMaker | None, count: int, *, effective: bool) -> HistoryWindow:
+    return _page(session, cursor, Place(session.next_position, "before", effective), count)
+
+
+def _page(session: Session, cursor: CursorMaker | None, place: Place, limit: int) -> HistoryWindow:
+    """Return up to `limit` entries, and up to 8 MiB of them, on from a place in its direction, in the order of the history."""
+    rows = _history(session)
+    if place.direction == "before":
+        taken = _taken(rows.filter(position__lt=place.position).order_by("-position"), limit)[::-1]
+    else:
+        taken = _taken(rows.filter(position__gt=place.position).order_by("position"), limit)
+    first, last = (taken[0].position, taken[-1].position) if taken else _around(place)
+    reached_start = not rows.filter(position__lt=first).exists()
+    reached_end = not rows.filter(position__gt=last).exists()
+    return HistoryWindow(
+        entries=tuple(map(entry_record, taken)),
+        previous_cursor=cursor(Place(first, "before", place.effective))
+        if cursor and not reached_start
+        else UNSET,
+        next_cursor=cursor(Place(last, "after", place.effective)) if cursor and not reached_end else UNSET,
+        reached_start=reached_start,
+        reached_end=reached_end,
+        structurally_complete=reached_start and reached_end,
+    )
+
+
+def _around(place: Place) -> tuple[int, int]:
+    """Return the bounds of an empty page: nothing lies between the place and the end it reads towards."""
+    if place.direction == "before":
+        return place.position, place.position - 1
+    return place.position + 1, place.position
+
+
+def _taken(rows: QuerySet[HistoryEntry], limit: int) -> list[HistoryEntry]:
+    """Read on until `limit` entries or 8 MiB are taken; at least one entry, as none is larger."""
+    taken: list[HistoryEntry] = []
+    size = 0
+    for row in rows[:limit].iterator(chunk_size=200):
+        size += row.size
+        if taken and size > limits.MAX_WINDOW_BYTES:
+            break
+        taken.append(row)
+    return taken
+
+
+def _history(session: Session) -> QuerySet[HistoryEntry]:
+    return HistoryEntry.objects.filter(session=session)
+
+
+def _deferred(session: Session) -> QuerySet[DeferredEntry] | Sequence[DeferredEntry]:
+    if not session.deferred_count:
+        return ()
+    return DeferredEntry.objects.filter(session=session).order_by("number")
+
+
+def _archived(session: Session) -> QuerySet[Archive, int]:
+    return Archive.objects.filter(session=session).order_by("-revision").values_list("revision", flat=True)
+
+
+def _active_calls(session: Session) -> list[Raw]:
+    """Return the `tool.started` events of the calls that run now, their payload text bounded (behaviour 8.8)."""
+    if session.active_operation is None:
+        return []
+    rows = ToolCall.objects.filter(session=session, state="running", started__isnull=False).order_by(
+        "position"
+    )
+    return [Raw(started or b"{}") for started in rows.values_list("started", flat=True)[: limits.MAX_ACTIVE_CALLS]]
+
+
+class _Page(msgspec.Struct):
+    agent_page_kind: str | None = None
+
+
+class _Started(msgspec.Struct):
+    payload: _Page
+
+
+def _names_an_agent(call: Raw) -> bool:
+    return msgspec.json.decode(call, type=_Started).payload.agent_page_kind is not None
