@@ -106,9 +106,14 @@ class Bind:
     port: int
 
     @property
+    def local_host(self) -> str:
+        """The host by which this machine reaches it."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+
+    @property
     def url(self) -> str:
         """The address a browser on this machine opens."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        host = self.local_host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 

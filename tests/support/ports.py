@@ -1,0 +1,10 @@
+"""Free TCP ports."""
+
+import socket
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
