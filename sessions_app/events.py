@@ -172,6 +172,23 @@ PAYLOADS: Mapping[EventKind, Any] = MappingProxyType(
 )
 """The payload type of every durable kind, total over `EventKind`."""
 
+_payload_readers = {kind: msgspec.json.Decoder(shape) for kind, shape in PAYLOADS.items()}
+
+
+def read_payload(event: DurableEvent) -> DurablePayload:
+    """Return the payload of an event that is not hidden.
+
+    Raises ValueError when it is not of its kind's type, or when a replacement snapshot is not of the event's own
+    session and positions.
+    """
+    payload: DurablePayload = _payload_readers[event.kind].decode(event.payload)
+    if isinstance(payload, SessionUpdatedPayload) and payload.replacement_snapshot is not UNSET:
+        snapshot = payload.replacement_snapshot
+        anchor = (snapshot.session.id, snapshot.revision, snapshot.latest_event_sequence)
+        if anchor != (event.session_id, event.revision, event.sequence):
+            raise ValueError("a replacement snapshot must stand where its event stands")
+    return payload
+
 
 class Tokens(Struct, frozen=True, kw_only=True):
     """How many tokens of each sort were used."""
@@ -218,9 +235,9 @@ class LiveEvent(Struct, frozen=True, kw_only=True):
 class SourcedStreamPayload(Struct, frozen=True, kw_only=True):
     """A provider stream event (encoded) and where it belongs; what is unknown is written as null."""
 
-    entry_id: HistoryId | None = None
-    invocation_id: str | None = None
-    parent_call_id: str | None = None
+    entry_id: HistoryId | None
+    invocation_id: str | None
+    parent_call_id: str | None
     event: Raw
 
     def __post_init__(self) -> None:
@@ -334,3 +351,11 @@ LIVE_PAYLOADS: Mapping[LiveEventKind, type[LivePayload]] = MappingProxyType(
 """The payload type of every live kind, total over `LiveEventKind`; `Raw` is free JSON, which nothing
 produces.
 """
+
+_live_payload_readers = {kind: msgspec.json.Decoder(shape) for kind, shape in LIVE_PAYLOADS.items()}
+
+
+def read_live_payload(event: LiveEvent) -> LivePayload:
+    """Return the payload of a live event. Raises ValueError when it is not of its kind's type."""
+    payload: LivePayload = _live_payload_readers[event.kind].decode(event.payload)
+    return payload

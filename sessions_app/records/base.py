@@ -14,6 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from sessions_app import limits
 from sessions_app.records.enums import ErrorCode
 
 Int62NonNeg = Annotated[int, Meta(ge=0, le=2**62 - 1)]
@@ -27,7 +28,9 @@ Cursor = Annotated[str, Meta(pattern=r"^[^\x00-\x20\x7f]+\Z")]
 """Opaque; its other limit counts bytes: `check_cursor`."""
 HistoryId = Annotated[str, Meta(pattern=r"(?s)^[1-9][0-9]*:.+:(?:0|[1-9][0-9]*)\Z")]
 """`<byte length of namespace>:<namespace>:<sequence>`; that the length is true says `check_history_id`."""
-IdempotencyKey = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9_.:/-]+\Z")]
+IdempotencyKey = Annotated[
+    str, Meta(max_length=limits.MAX_IDEMPOTENCY_KEY_BYTES, pattern=r"^[A-Za-z0-9_.:/-]+\Z")
+]
 FeatureName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z")]
 StringMap = dict[NonEmptyString, str]
 
@@ -73,7 +76,6 @@ BlobId = Annotated[str, _id("blb")]
 IdempotencyRecordId = Annotated[str, _id("idr")]
 
 EMPTY_OBJECT = Raw(b"{}")
-MAX_CURSOR_BYTES = 2048
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -91,7 +93,7 @@ class Error(Struct, frozen=True, kw_only=True):
 
 def check_cursor(*cursors: object) -> None:
     """Refuse a cursor above 2048 bytes of UTF-8; what is not a string (a cursor left out) passes."""
-    if any(isinstance(cursor, str) and len(cursor.encode()) > MAX_CURSOR_BYTES for cursor in cursors):
+    if any(isinstance(cursor, str) and len(cursor.encode()) > limits.MAX_CURSOR_BYTES for cursor in cursors):
         raise ValueError("a cursor holds at most 2048 bytes")
 
 

@@ -6,11 +6,12 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from sessions_app import limits
 from sessions_app.records.base import Cursor, HistoryId, check_cursor, check_history_id
 from sessions_app.records.enums import HistoryEntryKind, HistoryRole
 from sessions_app.records.items import classify_item
 
-PageLimit = Annotated[int, Meta(ge=1, le=1_000_000)]
+PageLimit = Annotated[int, Meta(ge=1, le=limits.MAX_CODEC_PAGE_SIZE)]
 """What the codec takes; the server clamps to the page size that it announces."""
 
 

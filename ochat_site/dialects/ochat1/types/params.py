@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from sessions_app import limits
 from sessions_app.errors import IncompatibleProtocol
 from sessions_app.records import (
     AttachmentId,
@@ -175,7 +176,7 @@ class BlobReadParams(AttachedParams, frozen=True, kw_only=True):
 
     blob_id: BlobId
     offset: Int64NonNeg
-    max_bytes: Annotated[int, Meta(ge=1, le=1_048_576)]
+    max_bytes: Annotated[int, Meta(ge=1, le=limits.MAX_BLOB_CHUNK_BYTES)]
 
 
 class SessionCreateParams(Struct, frozen=True, kw_only=True):
@@ -217,7 +218,10 @@ class SessionAttachParams(SessionParams, frozen=True, kw_only=True):
     idempotency_key: IdempotencyKey
 
     def __post_init__(self) -> None:
-        if self.reclaim_token is not UNSET and len(self.reclaim_token.encode()) > 512:
+        if (
+            self.reclaim_token is not UNSET
+            and len(self.reclaim_token.encode()) > limits.MAX_RECLAIM_TOKEN_BYTES
+        ):
             raise ValueError("a reclaim token holds at most 512 bytes")
 
 

@@ -1,0 +1,1 @@
+"""Calls on the wire, for every dialect: envelopes, methods, dispatch, connections, paging."""
