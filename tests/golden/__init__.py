@@ -1,0 +1,1 @@
+"""The protocol's own examples, schema and method facts, and the tests that hold the code to them."""
