@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from sessions_app.chatmd.elements import (
@@ -23,6 +22,7 @@ from sessions_app.chatmd.elements import (
     Turn,
 )
 from sessions_app.chatmd.lexer import ChatMDError, quoted, shown
+from sessions_app.encoding import encode
 from sessions_app.records.enums import HistoryEntryKind, HistoryRole
 from sessions_app.records.items import (
     CustomToolCallItem,
@@ -45,8 +45,6 @@ from sessions_app.records.items import (
 Part = InputText | InputImage
 Parts = Mapping[Helper, Part]
 """What helpers became."""
-
-_encode = msgspec.json.Encoder().encode  # noqa: TID251 - a payload is stored and sent as the bytes made here
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -168,4 +166,4 @@ def _is_inline(part: Helper) -> bool:
 
 
 def _made(role: HistoryRole, kind: HistoryEntryKind, item: Struct) -> Item:
-    return Item(role=role, kind=kind, payload=Raw(_encode(item)))
+    return Item(role=role, kind=kind, payload=Raw(encode(item)))
