@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from sessions_app import rows
 from sessions_app.callers import Attached, Caller
 from sessions_app.db import database_now
 from sessions_app.errors import InvalidRequest, LeaseStale, PermissionDenied, SessionNotFound
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from sessions_app.records import AttachmentMode
 
 WRITABLE = ("read_write", "owner_read_write")
+
+
+_ATTACHMENT = rows.Select(Attachment, "id = %s AND connection_id = %s AND session_id = %s")
 
 
 def check(caller: Caller, session: Session | None, session_id: str) -> Session:
@@ -39,9 +43,7 @@ def check(caller: Caller, session: Session | None, session_id: str) -> Session:
 
 def _own_attachment(held: Attached, session_id: str) -> Attachment:
     """Return the attachment if it belongs to this connection and this session."""
-    attachment = Attachment.objects.filter(
-        id=held.attachment_id, connection_id=held.connection_id, session_id=session_id
-    ).first()
+    attachment = _ATTACHMENT.first(held.attachment_id, held.connection_id, session_id)
     if attachment is None:
         raise PermissionDenied("the attachment does not belong to this connection and session")
     return attachment

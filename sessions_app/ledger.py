@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from django.db import models, transaction
 
-from sessions_app import access, broadcast, clock, limits, participants, receipts, store
+from sessions_app import access, broadcast, clock, limits, participants, receipts, rows, store
 from sessions_app.encoding import encode
 from sessions_app.errors import InvalidState, Refusal, ServerShuttingDown, SessionNotFound
-from sessions_app.models import Session, SessionEvent
+from sessions_app.models import Operation, Session, SessionEvent
 from sessions_app.participants import CommandOutcome
 from sessions_app.summaries import lifecycle_record, session_record
 
 if TYPE_CHECKING:
     from sessions_app.callers import Caller
     from sessions_app.events import EventKind, Extra
-    from sessions_app.models import Operation
     from sessions_app.receipts import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -75,7 +74,7 @@ class Txn:
 
     def begin_operation(self, operation: Operation) -> None:
         """Store a new operation and make it the active one."""
-        operation.save(force_insert=True)
+        rows.insert([operation])
         self.operation = self.session.active_operation = operation
         self._operation_stored = _values(operation)
 
@@ -156,12 +155,12 @@ class Txn:
         changed = _changed(self._stored, values)
         if self._new:
             # The rows that point to it may be there already: foreign keys are checked at the commit.
-            self.session.save(force_insert=True)
+            rows.insert([self.session])
         elif changed:
-            self.session.save(update_fields=changed)
+            rows.update(self.session, changed)
         self._stored, self._new = values, False
         if self._events:
-            SessionEvent.objects.bulk_create(self._events)
+            rows.insert(self._events)
             head, session_id = self.session.latest_sequence, self.session.id
             self._after.append(lambda: broadcast.wake(session_id, head))
             self._events = []
@@ -180,7 +179,7 @@ class Txn:
         values = _values(self.operation)
         changed = _changed(self._operation_stored, values)
         if self.operation is not None and changed:
-            self.operation.save(update_fields=changed)
+            rows.update(self.operation, changed)
             self._operation_stored = values
 
 
@@ -325,14 +324,16 @@ def _delivered(outcome: T | Refusal) -> T:
     return outcome
 
 
+_SESSION = rows.Select(Session, "id = %s AND archived_at IS NULL", lock=True)
+_OPERATION = rows.Select(Operation, "id = %s")
+
+
 def _locked(session_id: str) -> Session | None:
     """Lock and load a session with its active operation; None for an unknown or archived one."""
-    return (
-        Session.objects.select_for_update(of=("self",))
-        .select_related("active_operation")
-        .filter(id=session_id, archived_at=None)
-        .first()
-    )
+    session = _SESSION.first(session_id)
+    if session is not None and session.active_operation_id:
+        session.active_operation = _OPERATION.first(session.active_operation_id)
+    return session
 
 
 def _values(row: models.Model | None) -> Mapping[str, Any]:
@@ -372,10 +373,10 @@ def read_events(
     At least one event is returned when there is one, however large. The rows are contiguous as long as `after` is not below
     what retention keeps (`oldest_sequence` of the session).
     """
-    rows = SessionEvent.objects.filter(session_id=session_id, sequence__gt=after).order_by("sequence")
+    events = SessionEvent.objects.filter(session_id=session_id, sequence__gt=after).order_by("sequence")
     taken: list[StoredEvent] = []
     size = 0
-    for row in rows.values_list(*_EVENT_COLUMNS)[:limit].iterator(chunk_size=256):
+    for row in events.values_list(*_EVENT_COLUMNS)[:limit].iterator(chunk_size=256):
         event = StoredEvent(*row)
         size += len(event.payload)
         if taken and size > max_bytes:
@@ -386,5 +387,5 @@ def read_events(
 
 def read_heads(session_ids: Sequence[str]) -> dict[str, int]:
     """Return the newest sequence of each of the sessions, in one query; archived and removed ones are left out."""
-    rows = Session.objects.filter(id__in=session_ids, archived_at=None).values_list("id", "latest_sequence")
-    return dict(rows)
+    heads = Session.objects.filter(id__in=session_ids, archived_at=None).values_list("id", "latest_sequence")
+    return dict(heads)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from django.db import IntegrityError
 
-from sessions_app import clock, processes
+from sessions_app import clock, processes, rows
 from sessions_app.encoding import encode
 from sessions_app.errors import (
     CommandQueueFull,
@@ -115,7 +115,7 @@ def _insert(call: Call, session_id: str, outcome: msgspec.Struct | Refusal | Non
     if call.key is None:
         return
     try:
-        _new(call, session_id, outcome).save(force_insert=True)
+        rows.insert([_new(call, session_id, outcome)])
     except IntegrityError:
         raise Pending(call.method) from None
 
@@ -149,10 +149,11 @@ def _rows(call: Call, session_id: str) -> QuerySet[Receipt]:
     )
 
 
+_RECEIPT = rows.Select(Receipt, "principal_id = %s AND session_id = %s AND method = %s AND key = %s")
+
+
 def _row(call: Call, session_id: str) -> Receipt | None:
-    return Receipt.objects.filter(
-        principal_id=call.caller.principal_id or "", session_id=session_id, method=call.method, key=call.key
-    ).first()
+    return _RECEIPT.first(call.caller.principal_id or "", session_id, call.method, call.key)
 
 
 def _new(call: Call, session_id: str, outcome: msgspec.Struct | Refusal | None) -> Receipt:

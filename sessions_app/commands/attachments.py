@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from django.db.models import Count, Q
 
-from sessions_app import ids, leases, ledger, limits, pinned, processes
+from sessions_app import ids, leases, ledger, limits, pinned, processes, rows
 from sessions_app.callers import Attached, Caller, Connected, system
 from sessions_app.commands import lifecycle
 from sessions_app.errors import InvalidRequest, PermissionDenied, ResourceLimit, SessionNotFound
@@ -98,7 +98,7 @@ def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = 
         answers="permission.respond" in caller.scopes,
         created_at=txn.now,
     )
-    attachment.save(force_insert=True)
+    rows.insert([attachment])
     txn.touch()
     if owning:
         leases.grant(txn, attachment, caller.principal_id or "")

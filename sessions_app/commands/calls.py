@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sessions_app import broadcast, history
+from sessions_app import broadcast, history, rows
 from sessions_app.callers import system
 from sessions_app.commands import entries
-from sessions_app.commands.operations import OPERATION_SIGNAL, Claim, dispatch, held
+from sessions_app.commands.operations import OPERATION_SIGNAL, Claim, dispatch, held, uncommitted_calls
 from sessions_app.ledger import Txn, session_txn
 from sessions_app.models import Operation, ToolCall
 from sessions_app.runtime.ports import Refuse, Run, Wait
@@ -76,8 +76,8 @@ def propose(
     with session_txn(claim.session_id, system("worker")) as txn:
         operation = held(txn, claim)
         entries.append_and_tell(txn, said, operation_id=operation.id)
-        first = ToolCall.objects.filter(operation=operation).count()
-        rows = [
+        first = operation.calls_made
+        made = [
             ToolCall(
                 session=txn.session,
                 operation=operation,
@@ -90,10 +90,12 @@ def propose(
             )
             for index, call in enumerate(calls)
         ]
-        ToolCall.objects.bulk_create(rows)
-        for row in rows:
+        operation.calls_made += len(made)
+        rows.insert(made)
+        made = uncommitted_calls(operation)
+        for row in made:
             _decide(txn, operation, row, gate, tiers)
-        return _step(txn, operation, rows, started, live_sequence=claim.live_sequence)
+        return _step(txn, operation, made, started, live_sequence=claim.live_sequence)
 
 
 def advance(
@@ -109,13 +111,13 @@ def advance(
     """
     with session_txn(claim.session_id, system("worker")) as txn:
         operation = held(txn, claim)
-        rows = list(ToolCall.objects.filter(operation=operation, committed=False).order_by("position"))
+        calls = uncommitted_calls(operation)
         outputs = {done.position: done.output for done in finished}
-        for row in rows:
+        for row in calls:
             if row.position in outputs and row.state == "running":
                 _done(row, outputs[row.position])
                 txn.touch()
-        return _step(txn, operation, rows, started, live_sequence=live_sequence)
+        return _step(txn, operation, calls, started, live_sequence=live_sequence)
 
 
 def answer(txn: Txn, operation: Operation, call_id: str, *, allowed: bool, output: str = "") -> bool:
@@ -137,7 +139,7 @@ def answer(txn: Txn, operation: Operation, call_id: str, *, allowed: bool, outpu
         row.approved = True
     else:
         _done(row, output)
-    row.save(update_fields=["state", "approved", "output"])
+    rows.update(row, ("state", "approved", "output"))
     if operation.parked:
         operation.parked = False
         operation.updated_at = txn.now
@@ -163,17 +165,18 @@ def _decide(txn: Txn, operation: Operation, row: ToolCall, gate: Gate, tiers: Ma
 
 
 def _step(
-    txn: Txn, operation: Operation, rows: Sequence[ToolCall], started: StartedEvent, *, live_sequence: int
+    txn: Txn, operation: Operation, calls: Sequence[ToolCall], started: StartedEvent, *, live_sequence: int
 ) -> Progress:
     """Move the uncommitted calls on: outputs whose prefix is complete enter history, approved ones start, or the turn parks."""
-    _commit_prefix(txn, operation, rows)
-    start = [row for row in rows if row.state == "proposed" and row.approved]
+    _commit_prefix(txn, operation, calls)
+    start = [row for row in calls if row.state == "proposed" and row.approved]
     for row in start:
         row.state = "running"
         row.started = started(row, txn.session.latest_sequence)
         txn.touch()
-    ToolCall.objects.bulk_update(rows, ["state", "approved", "started", "output", "committed"])
-    states = {row.state for row in rows}
+    for row in calls:
+        rows.update(row, ("state", "approved", "started", "output", "committed"))
+    states = {row.state for row in calls}
     parked = states <= {"done", "waiting"} and "waiting" in states
     if parked:
         operation.process = None
@@ -185,10 +188,10 @@ def _step(
     return Progress(start=start, parked=parked, complete=complete, anchor=txn.session.latest_sequence)
 
 
-def _commit_prefix(txn: Txn, operation: Operation, rows: Iterable[ToolCall]) -> None:
+def _commit_prefix(txn: Txn, operation: Operation, calls: Iterable[ToolCall]) -> None:
     """Append the outputs of done calls, as far as every call before them has its own in history (behaviour 6.4)."""
     ready: list[NewEntry] = []
-    for row in rows:
+    for row in calls:
         if row.state != "done":
             break
         if not row.committed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from sessions_app import limits
+from sessions_app import limits, rows
 from sessions_app.errors import ResourceLimit
 from sessions_app.history import NewEntry
 from sessions_app.models import DeferredEntry, HistoryEntry
@@ -27,16 +27,16 @@ def append(
     txn: Txn, entries: Sequence[NewEntry], *, operation_id: str = "", initial: bool = False
 ) -> list[HistoryEntry]:
     """Store entries at the end of the canonical history and return the rows, without an event (a session that begins)."""
-    rows = [_row(txn, entry, operation_id=operation_id, initial=initial) for entry in entries]
-    HistoryEntry.objects.bulk_create(rows)
-    return rows
+    made = [_row(txn, entry, operation_id=operation_id, initial=initial) for entry in entries]
+    rows.insert(made)
+    return made
 
 
 def append_and_tell(txn: Txn, entries: Sequence[NewEntry], *, operation_id: str = "") -> list[HistoryEntry]:
     """Append entries and emit `history.appended`: as many events as keep each within the limit of a window."""
-    rows = append(txn, entries, operation_id=operation_id)
-    _tell(txn, rows)
-    return rows
+    made = append(txn, entries, operation_id=operation_id)
+    _tell(txn, made)
+    return made
 
 
 def take_number(txn: Txn, count: int = 1) -> int:
@@ -77,7 +77,7 @@ def defer(
         origin=origin,
         idempotency_key=key,
     )
-    row.save(force_insert=True)
+    rows.insert([row])
     session.deferred_count += 1
     session.deferred_bytes += entry.size
     txn.emit("history.message_deferred", entry_record(row))
@@ -88,13 +88,13 @@ def take_deferred(txn: Txn) -> list[NewEntry]:
     """Take every entry that waits for a safe point out of the queue, in order of acceptance, with the ids they have."""
     if not txn.session.deferred_count:
         return []
-    rows = list(DeferredEntry.objects.filter(session=txn.session, adopt=SAFE_POINT).order_by("number"))
-    if not rows:
+    waiting = list(DeferredEntry.objects.filter(session=txn.session, adopt=SAFE_POINT).order_by("number"))
+    if not waiting:
         return []
-    DeferredEntry.objects.filter(id__in=[row.id for row in rows]).delete()
-    txn.session.deferred_count -= len(rows)
-    txn.session.deferred_bytes -= sum(row.size for row in rows)
-    return [adopted(row) for row in rows]
+    DeferredEntry.objects.filter(id__in=[row.id for row in waiting]).delete()
+    txn.session.deferred_count -= len(waiting)
+    txn.session.deferred_bytes -= sum(row.size for row in waiting)
+    return [adopted(row) for row in waiting]
 
 
 def adopted(row: DeferredEntry) -> NewEntry:
@@ -107,10 +107,10 @@ def adopted(row: DeferredEntry) -> NewEntry:
     )
 
 
-def _tell(txn: Txn, rows: Iterable[HistoryEntry]) -> None:
+def _tell(txn: Txn, made: Iterable[HistoryEntry]) -> None:
     batch: list[HistoryEntry] = []
     size = 0
-    for row in rows:
+    for row in made:
         if batch and size + row.size > limits.MAX_WINDOW_BYTES:
             txn.emit("history.appended", [entry_record(told) for told in batch])
             batch, size = [], 0

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sessions_app import broadcast, clock, history, ids, participants, processes
+from sessions_app import broadcast, history, ids, participants, processes, rows
 from sessions_app.callers import system
 from sessions_app.commands import entries
 from sessions_app.encoding import encode
 from sessions_app.errors import Conflict, OperationNotFound, Refusal, to_error
 from sessions_app.events import ModeratorNotificationPayload
 from sessions_app.ledger import Txn, session_txn
-from sessions_app.models import Operation, StreamedText, ToolCall
+from sessions_app.models import Operation, ToolCall
 from sessions_app.models.operations import ENDED
 from sessions_app.summaries import operation_record
 
@@ -167,14 +167,9 @@ def save_streamed(claim: Claim, items: Sequence[StreamedItem]) -> None:
 
     Outside the session's transactions: no revision, no event. Text of a claim that is no longer held is dropped.
     """
-    holds = Operation.objects.filter(
+    Operation.objects.filter(
         id=claim.operation_id, attempt=claim.attempt, process_id=processes.current_id()
-    ).exists()
-    if holds:
-        StreamedText.objects.update_or_create(
-            operation_id=claim.operation_id,
-            defaults={"items": encode(items), "updated_at": clock.now()},
-        )
+    ).update(streamed=encode(items))
 
 
 def cancel(txn: Txn, operation_id: str) -> None:
@@ -223,7 +218,6 @@ def finish(claim: Claim, ending: Ending) -> None:
         except Cancelling:
             ending = Ending("cancelled", entries=ending.entries, streamed=ending.streamed)
         end(txn, ending)
-    follow_up(claim.session_id, ending.outcome)
 
 
 def end(txn: Txn, ending: Ending) -> None:
@@ -240,6 +234,7 @@ def end(txn: Txn, ending: Ending) -> None:
     operation.updated_at = max(txn.now, operation.started_at)
     operation.process = None
     operation.parked = False
+    operation.streamed = None
     ended = operation
     txn.end_operation()
     txn.emit(_TERMINAL[ending.outcome], operation_record(ended))
@@ -250,9 +245,10 @@ def end(txn: Txn, ending: Ending) -> None:
         )
     txn.set_state(observed="idle" if txn.session.desired == "running" else "stopped")
     drop_transient(txn)
-    StreamedText.objects.filter(operation_id=ended.id).delete()
     for participant in participants.installed():
         participant.on_operation_end(txn, ended, ending.outcome)
+    if ending.outcome in ("completed", "failed"):
+        _follow_up(txn)
 
 
 def _active(txn: Txn) -> Operation:
@@ -290,14 +286,21 @@ def _missing_entries(txn: Txn, operation: Operation, ending: Ending) -> list[New
 
 
 def _saved(operation: Operation) -> Sequence[StreamedItem]:
-    row = StreamedText.objects.filter(operation_id=operation.id).first()
-    return msgspec.json.decode(row.items, type=list[StreamedItem]) if row else ()
+    return msgspec.json.decode(operation.streamed, type=list[StreamedItem]) if operation.streamed else ()
+
+
+def uncommitted_calls(operation: Operation) -> list[ToolCall]:
+    """Return the calls of an operation whose outputs are not in history yet, in call order."""
+    return _UNCOMMITTED.all(operation.id) if operation.calls_made else []
+
+
+_UNCOMMITTED = rows.Select(ToolCall, "operation_id = %s AND NOT committed", order="position")
 
 
 def _outputs_owed(operation: Operation, pending: Sequence[NewEntry]) -> list[NewEntry]:
     """Return an output for every call that has none in history: what it returned, or an error that says why there is none."""
     owed: list[NewEntry] = []
-    calls = list(ToolCall.objects.filter(operation=operation, committed=False).order_by("position"))
+    calls = uncommitted_calls(operation)
     for call in calls:
         if call.output is None:
             text = _INTERRUPTED_OUTPUT if call.state == "running" else _NEVER_STARTED_OUTPUT
@@ -307,7 +310,8 @@ def _outputs_owed(operation: Operation, pending: Sequence[NewEntry]) -> list[New
         owed.append(history.entry_of(call.output))
         call.state = "done"
         call.committed = True
-    ToolCall.objects.bulk_update(calls, ["state", "output", "committed"])
+    for call in calls:
+        rows.update(call, ("state", "output", "committed"))
     known = {entry.call_key for entry in owed}
     for entry in pending:
         if entry.kind == "tool_call" and entry.call_key not in known:
@@ -319,19 +323,16 @@ def _outputs_owed(operation: Operation, pending: Sequence[NewEntry]) -> list[New
     return owed
 
 
-def follow_up(session_id: str, outcome: OperationOutcome) -> None:
-    """Start the next turn for what was deferred meanwhile (behaviour 6.3): after completed and failed, while running."""
-    if outcome not in ("completed", "failed"):
+def _follow_up(txn: Txn) -> None:
+    """Start the next turn for what was deferred meanwhile, in the next revision (behaviour 6.3): the session must be idle."""
+    session = txn.session
+    if session.observed != "idle" or session.halted or not session.deferred_count:
         return
-    caller = system("deferred")
-    with session_txn(session_id, caller) as txn:
-        session = txn.session
-        if session.observed != "idle" or session.halted or not session.deferred_count:
-            return
-        waiting = entries.take_deferred(txn)
-        if waiting:
-            entries.append_and_tell(txn, waiting)
-            begin_turn(txn, "user_submit", origin="ochat")
+    txn.next_revision()
+    waiting = entries.take_deferred(txn)
+    if waiting:
+        entries.append_and_tell(txn, waiting)
+        begin_turn(txn, "user_submit", origin="ochat")
 
 
 def interrupt(session_id: str, operation_id: str, process_id: str, reason: str) -> None:

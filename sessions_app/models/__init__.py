@@ -9,7 +9,7 @@ from sessions_app.models.catalog import (
     WorkspaceInstance,
 )
 from sessions_app.models.connections import Attachment, Connection
-from sessions_app.models.operations import Operation, StreamedText, ToolCall
+from sessions_app.models.operations import Operation, ToolCall
 from sessions_app.models.processes import Process, Store, SweepLease
 from sessions_app.models.receipts import Receipt
 from sessions_app.models.sessions import (
@@ -40,7 +40,6 @@ __all__ = [
     "SessionEvent",
     "SessionLabel",
     "Store",
-    "StreamedText",
     "SweepLease",
     "ToolCall",
     "WorkspaceDefinition",

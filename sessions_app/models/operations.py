@@ -1,11 +1,11 @@
-"""Operations, the calls they make, and the streamed text that is in no entry yet (behaviour 6.4, 6.5)."""
+"""Operations and the calls they make (behaviour 6.4, 6.5)."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
 
-from sessions_app.models.fields import EncodedField, IdField, OptionalEncodedField
+from sessions_app.models.fields import IdField, OptionalEncodedField
 from sessions_app.models.processes import Process
 from sessions_app.models.sessions import Session
 
@@ -38,6 +38,11 @@ class Operation(models.Model):
     """Raised by every claim, so that a late result of an old one is known (behaviour 6.6)."""
     parked = models.BooleanField(default=False)
     """Every call is done or waiting: nothing runs until an answer commits."""
+    calls_made = models.PositiveIntegerField(default=0)
+    """How many rows of `ToolCall` it has: an operation without any needs no look at them."""
+    streamed = OptionalEncodedField()
+    """`[StreamedItem]`: what the model said and no entry holds yet. Written outside the session's transactions, at most twice
+    a second, by the worker that holds the claim."""
     live_sequence = models.PositiveBigIntegerField(default=0)
     """The last live sequence handed out by an earlier claim."""
 
@@ -95,17 +100,3 @@ class ToolCall(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} {self.state}"
-
-
-class StreamedText(models.Model):
-    """What the model said and no entry holds yet; written outside the session's transactions, at most twice a second."""
-
-    operation = models.OneToOneField(
-        Operation, primary_key=True, on_delete=models.CASCADE, related_name="streamed"
-    )
-    items = EncodedField()
-    """`[StreamedItem]`, oldest first."""
-    updated_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return self.operation_id
