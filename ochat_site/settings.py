@@ -75,21 +75,21 @@ TEMPLATES = [
 # Store
 
 
-def _database() -> dict[str, Any]:
-    database = ENV.database
+def database(found: env.SqliteDatabase | env.PostgresDatabase) -> dict[str, Any]:
+    """The entry of `DATABASES` for what `OCHAT_DATABASE_URL` names."""
     # Connections belong to the threads of our executor and live as long as they do (sessions_app/db.py).
     shared: dict[str, Any] = {"CONN_MAX_AGE": None}
-    if isinstance(database, env.SqliteDatabase):
-        return {**shared, "ENGINE": "sessions_app.sqlite", "NAME": str(database.path)}
+    if isinstance(found, env.SqliteDatabase):
+        return {**shared, "ENGINE": "sessions_app.sqlite", "NAME": str(found.path)}
     return {
         **shared,
         "ENGINE": "sessions_app.postgresql",
-        "NAME": database.name,
-        "USER": database.user,
-        "PASSWORD": database.password,
-        "HOST": database.host,
-        "PORT": database.port or "",
-        "OPTIONS": dict(database.parameters),
+        "NAME": found.name,
+        "USER": found.user,
+        "PASSWORD": found.password,
+        "HOST": found.host,
+        "PORT": found.port or "",
+        "OPTIONS": dict(found.parameters),
     }
 
 
@@ -116,7 +116,7 @@ def _file_storage() -> dict[str, Any]:
     }
 
 
-DATABASES = {"default": _database()}
+DATABASES = {"default": database(ENV.database)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STORAGES = {
     "default": _file_storage(),

@@ -1,4 +1,4 @@
-"""What every test gets: a data folder of its own process and Django set up on it.
+"""What every test gets: a data folder of its own process, and Django set up on it.
 
 The environment is set here, before Django reads it: the store is a real SQLite file unless
 `OCHAT_DATABASE_URL` names a PostgreSQL server.
@@ -13,8 +13,9 @@ from pathlib import Path
 import django
 import pytest
 from django.conf import settings
+from pytest_django.plugin import DjangoDbBlocker
 
-DATA_DIR = Path(tempfile.mkdtemp(prefix="ochat-tests-"))
+DATA_DIR = Path(tempfile.mkdtemp(prefix="ochat-"))
 
 for name in [name for name in os.environ if name.startswith("OCHAT_") and name != "OCHAT_DATABASE_URL"]:
     del os.environ[name]
@@ -22,7 +23,12 @@ os.environ["OCHAT_DATA_DIR"] = str(DATA_DIR)
 os.environ["DJANGO_SETTINGS_MODULE"] = "ochat_site.settings"
 django.setup()
 
-from sessions_app import db  # noqa: E402 - needs Django set up
+from django.db import connection  # noqa: E402 - needs Django set up
+
+from sessions_app import db  # noqa: E402
+from tests.support import databases  # noqa: E402
+from tests.support.postgres import Postgres  # noqa: E402
+from tests.support.postgres import running as running_postgres  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,3 +49,47 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """Close the connections of the database threads before the test database is dropped."""
     yield
     db.shutdown()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server, started when the first test asks for it."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sqlite_store(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> str:
+    """The URL of a migrated SQLite file beside the run's own database."""
+    return _migrated(databases.sqlite_url(DATA_DIR / "other.sqlite3"), django_db_blocker)
+
+
+@pytest.fixture(scope="session")
+def postgresql_store(postgres: Postgres, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> str:
+    """The URL of a migrated PostgreSQL database beside the run's own."""
+    return _migrated(postgres.new_database(), django_db_blocker)
+
+
+def _migrated(url: str, blocker: DjangoDbBlocker) -> str:
+    with blocker.unblock(), databases.using(url):
+        databases.migrate()
+    return url
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tell pytest-django, which looks at collected items, that `database` is the database too."""
+    if "database" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.django_db(transaction=True))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """Each database in turn, with committed transactions; its name. For what depends on locks and isolation."""
+    vendor: str = request.param
+    if vendor == connection.vendor:
+        yield vendor
+        return
+    url: str = request.getfixturevalue(f"{vendor}_store")
+    with django_db_blocker.unblock(), databases.using(url):
+        yield vendor
+        databases.flush()
