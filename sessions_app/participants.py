@@ -41,40 +41,34 @@ class SnapshotPart:
     schedules: Sequence[Schedule] = ()
 
 
-class Participant(Protocol):
-    """A layer above the kernel that has rows of its own in a session.
+class Participant:
+    """A layer above the kernel that has rows of its own in a session. A hook that is not overridden has nothing to do.
 
-    Each hook runs inside the session's transaction, under its lock, and may emit events through `txn`. A hook that raises
-    rolls the whole transaction back.
+    Each hook but the last runs inside the session's transaction, under its lock, and may emit events through `txn`. A hook
+    that raises rolls the whole transaction back.
     """
 
     def on_command(self, txn: Txn, caller: Caller, outcome: CommandOutcome) -> None:
         """Take note of a command, refused or not: the audit row."""
-        ...
 
     def on_operation_end(self, txn: Txn, operation: Operation, outcome: OperationOutcome) -> None:
         """Settle what the ended operation left open (behaviour 6.5, steps 5 and 6)."""
-        ...
 
     def on_stop(self, txn: Txn, mode: StopMode) -> None:
         """Follow a stop: mode cancel ends unfinished jobs (behaviour 4.5)."""
-        ...
 
     def on_reset(self, txn: Txn, *, keep_grants: bool) -> None:
         """Drop what a reset or rebuild clears (behaviour 9.4)."""
-        ...
 
     def on_upgrade(self, txn: Txn, revision_id: str) -> None:
         """Follow a prompt upgrade."""
-        ...
 
     def on_delete(self, txn: Txn, policy: Literal["archive", "remove"]) -> None:
-        """Follow a deletion."""
-        ...
+        """Follow a deletion; rows that reference the session go with it anyway."""
 
     def snapshot_part(self, session: Session, view: View) -> SnapshotPart:
-        """Return this participant's lists, live items first, newest first, at most 256, empty where `view` may not see them."""
-        ...
+        """Return this participant's lists: live items first, newest first, at most 256, empty where `view` may not see them."""
+        return SnapshotPart()
 
 
 class Dispatcher(Protocol):

@@ -225,7 +225,9 @@ def _active_calls(session: Session) -> list[Raw]:
     rows = ToolCall.objects.filter(session=session, state="running", started__isnull=False).order_by(
         "position"
     )
-    return [Raw(started or b"{}") for started in rows.values_list("started", flat=True)[: limits.MAX_ACTIVE_CALLS]]
+    return [
+        Raw(started or b"{}") for started in rows.values_list("started", flat=True)[: limits.MAX_ACTIVE_CALLS]
+    ]
 
 
 class _Page(msgspec.Struct):

@@ -1,0 +1,66 @@
+"""Ending what dead processes held (behaviour 14.4), and what a stopping one still holds (14.3).
+
+Owns: which rows a process holds, and what becomes of each. Does not own: when (`jobs_app.sweep`, the shutdown of a process), or
+the judgement that a process is dead (`sessions_app.processes`).
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from jobs_app.jobs import WORKER_LOST, end_job
+from jobs_app.models import Job, Schedule
+from jobs_app.schedules import schedule_record
+from sessions_app import ledger, processes
+from sessions_app.callers import system
+from sessions_app.commands import attachments, operations
+from sessions_app.models import Attachment, Connection, Operation
+
+log = structlog.get_logger(__name__)
+
+
+def end_dead_processes() -> int:
+    """End everything held by processes that no longer beat, then forget them; return how many there were."""
+    dead = processes.expired()
+    for process_id in dead:
+        log.warning("process.lost", process=process_id)
+        release(process_id, operations.WORKER_LOST)
+        processes.bury(process_id)
+    return len(dead)
+
+
+def release(process_id: str, reason: str) -> None:
+    """End everything that one process holds: operations, jobs, deliveries, attachments, connections.
+
+    `reason` is what interrupted operations say: `worker_lost` or `server_shutdown`. Each thing is a transaction of its own, so
+    running this twice, or in two processes, is harmless.
+    """
+    for session_id, operation_id in _held(Operation, process_id):
+        operations.interrupt(session_id, operation_id, process_id, reason)
+    for session_id, job_id in _held(Job, process_id):
+        _interrupt_job(session_id, job_id, process_id)
+    for session_id, schedule_id in _held(Schedule, process_id):
+        _reschedule(session_id, schedule_id, process_id)
+    attachments.disconnect(_held(Attachment, process_id))
+    Connection.objects.filter(process_id=process_id).delete()
+
+
+def _held(model: type[Operation | Job | Schedule | Attachment], process_id: str) -> list[tuple[str, str]]:
+    return list(model.objects.filter(process_id=process_id).values_list("session_id", "id"))
+
+
+def _interrupt_job(session_id: str, job_id: str, process_id: str) -> None:
+    """A job is never run again: whether it had effects is unknown (behaviour 10.1)."""
+    with ledger.session_txn(session_id, system(operations.WORKER_LOST)) as txn:
+        job = Job.objects.filter(id=job_id, process_id=process_id, status="running").first()
+        if job is not None:
+            end_job(txn, job, "interrupted", WORKER_LOST)
+
+
+def _reschedule(session_id: str, schedule_id: str, process_id: str) -> None:
+    with ledger.session_txn(session_id, system(operations.WORKER_LOST)) as txn:
+        schedule = Schedule.objects.filter(id=schedule_id, process_id=process_id, status="delivering").first()
+        if schedule is not None:
+            schedule.status, schedule.process = "scheduled", None
+            schedule.save(update_fields=["status", "process"])
+            txn.emit("schedule.state_changed", schedule_record(schedule))

@@ -1,0 +1,177 @@
+"""The sweep: everything that is due by time, or that nobody looks after any more (behaviour 14.2).
+
+Owns: the steps, their order, and the lease by which one process at a time acts. Does not own: the loop that calls it
+(`jobs_app.background`) or what each step does to a session (commands, `recovery`, `permissions_app`).
+
+Every step is bounded, idempotent and safe to run twice at once: the lease saves work, the rows' own states keep it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+from django.db.models import F, OuterRef, Q, Subquery
+
+from jobs_app import recovery
+from permissions_app import audit, requests
+from sessions_app import leases, ledger, limits, participants, processes
+from sessions_app.callers import system
+from sessions_app.commands import attachments, operations
+from sessions_app.db import database_now
+from sessions_app.errors import Refusal, SessionNotFound
+from sessions_app.models import Blob, Operation, Receipt, Session, SessionEvent, SweepLease
+from sessions_app.models.operations import ENDED
+
+log = structlog.get_logger(__name__)
+
+BATCH = 64
+"""How many rows one step takes at most: a pass stays short, the next one follows."""
+
+_UNCLAIMED_AFTER = timedelta(seconds=1)
+"""A committed turn that no worker took for this long is dispatched again: its message was lost or all workers were busy."""
+
+PURGED_AT_ONCE = 2000
+"""Rows that maintenance removes in one statement."""
+
+
+def take_lease() -> bool:
+    """Take or renew the sweep lease for this process; returns whether it holds it now."""
+    now = database_now()
+    expires = now + timedelta(milliseconds=limits.server().sweep_lease_ms)
+    me = processes.current_id()
+    row, made = SweepLease.objects.get_or_create(
+        id=1, defaults={"process_id": me, "expires_at": expires, "covered_since": now}
+    )
+    if made:
+        return True
+    if row.process_id == me and row.expires_at - now > timedelta(
+        milliseconds=limits.server().sweep_lease_ms / 2
+    ):
+        return True
+    gap = now - row.expires_at > timedelta(milliseconds=limits.server().misfire_gap_ms)
+    taken = SweepLease.objects.filter(Q(process_id=me) | Q(expires_at__lt=now), id=1).update(
+        process_id=me, expires_at=expires, covered_since=now if gap else F("covered_since")
+    )
+    return bool(taken)
+
+
+def give_up_lease() -> None:
+    """Let another process act at once; for one that stops."""
+    SweepLease.objects.filter(id=1, process_id=processes.current_id()).update(expires_at=database_now())
+
+
+def run_due() -> None:
+    """Run every step that is due now, each shielded from the failure of the others."""
+    for step in _STEPS:
+        _guarded(step)
+
+
+def maintain() -> None:
+    """Run the slow steps: removing what is expired or no longer retained (every `maintenance_ms`)."""
+    for step in _MAINTENANCE:
+        _guarded(step)
+
+
+def next_due() -> datetime | None:
+    """Return when the next step is due by time, if anything waits for a time."""
+    deadlines = [requests.next_due(), _next_lease_deadline()]
+    return min((due for due in deadlines if due is not None), default=None)
+
+
+def dispatch_unclaimed() -> None:
+    """Hand over turns that were committed and never claimed, and end those that were cancelled meanwhile."""
+    before = database_now() - _UNCLAIMED_AFTER
+    waiting = Operation.objects.filter(process=None, parked=False, updated_at__lt=before).exclude(
+        state__in=ENDED
+    )
+    for session_id, operation_id, state in waiting.order_by("updated_at").values_list(
+        "session_id", "id", "state"
+    )[:BATCH]:
+        if state == "cancelling":
+            with ledger.session_txn(session_id, system("sweep")) as txn:
+                operations.end_cancelled_if_unheld(txn)
+        else:
+            participants.dispatcher().operation(operation_id)
+
+
+def expire_owners() -> None:
+    """Stop the sessions whose owner did not come back in time (behaviour 5.3)."""
+    now = database_now()
+    due = Session.objects.filter(
+        Q(lease_grace_until__lte=now) | Q(lease_grace_until=None, lease_expires_at__lte=now)
+    )
+    for session_id in due.filter(archived_at=None).values_list("id", flat=True)[:BATCH]:
+        with ledger.session_txn(session_id, system("owner_gone")) as txn:
+            if leases.has_lapsed(txn.session):
+                attachments.expire_owner(txn)
+
+
+def expire_requests() -> None:
+    """Apply the fallback of permission requests whose time is over."""
+    requests.expire_due(database_now(), BATCH)
+
+
+def chain_audit() -> None:
+    """Give waiting audit records their sequence and hash."""
+    audit.settle_failures()
+    audit.chain()
+
+
+def prune_receipts() -> None:
+    """Remove standard receipts past their expiry; protected ones have none (behaviour 11.5)."""
+    expired = Receipt.objects.filter(expires_at__lt=database_now()).exclude(state="pending")
+    Receipt.objects.filter(id__in=list(expired.values_list("id", flat=True)[:PURGED_AT_ONCE])).delete()
+
+
+def prune_events() -> None:
+    """Remove events that no replay may use any more (behaviour 8.4)."""
+    floor = Session.objects.filter(id=OuterRef("session_id")).values("oldest_sequence")[:1]
+    old = SessionEvent.objects.filter(session__oldest_sequence__gt=1, sequence__lt=Subquery(floor))
+    SessionEvent.objects.filter(id__in=list(old.values_list("id", flat=True)[:PURGED_AT_ONCE])).delete()
+
+
+def expire_blobs() -> None:
+    """Remove uploads that nobody took (behaviour 13)."""
+    expired = Blob.objects.filter(expires_at__lt=database_now(), session=None)
+    Blob.objects.filter(id__in=list(expired.values_list("id", flat=True)[:PURGED_AT_ONCE])).delete()
+
+
+def erase_transient() -> None:
+    """Erase transient sessions that have stopped (behaviour 4.2)."""
+    gone = Session.objects.filter(transient=True, archived_at__isnull=False)
+    Session.objects.filter(id__in=list(gone.values_list("id", flat=True)[:BATCH])).delete()
+
+
+def _next_lease_deadline() -> datetime | None:
+    held = Session.objects.filter(archived_at=None)
+    grace = held.filter(lease_grace_until__isnull=False).order_by("lease_grace_until")
+    lease = held.filter(lease_grace_until=None, lease_expires_at__isnull=False).order_by("lease_expires_at")
+    found = [
+        grace.values_list("lease_grace_until", flat=True).first(),
+        lease.values_list("lease_expires_at", flat=True).first(),
+    ]
+    return min((due for due in found if due is not None), default=None)
+
+
+def _guarded(step: Callable[[], object]) -> None:
+    """Run one step; whatever it meets, the others go on and it is tried again in the next pass."""
+    try:
+        step()
+    except SessionNotFound:
+        log.info("sweep.session_gone", step=step.__name__)
+    except Refusal as refusal:
+        log.warning("sweep.step_refused", step=step.__name__, code=refusal.code)
+    except Exception:  # the boundary of the sweep: one failing step must not stop the rest
+        log.exception("sweep.step_failed", step=step.__name__)
+
+
+_STEPS: tuple[Callable[[], object], ...] = (
+    recovery.end_dead_processes,
+    dispatch_unclaimed,
+    expire_requests,
+    expire_owners,
+    chain_audit,
+)
+_MAINTENANCE: tuple[Callable[[], object], ...] = (prune_receipts, prune_events, expire_blobs, erase_transient)
