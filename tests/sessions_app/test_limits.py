@@ -27,7 +27,9 @@ def test_contradicting_durations_are_named(settings: ServerSettings, named: str)
 
 
 def test_only_the_delay_may_be_zero() -> None:
-    assert msgspec.convert({"disconnect_grace_default_ms": 0}, ServerSettings).disconnect_grace_default_ms == 0
+    assert (
+        msgspec.convert({"disconnect_grace_default_ms": 0}, ServerSettings).disconnect_grace_default_ms == 0
+    )
     with pytest.raises(msgspec.ValidationError, match="maintenance_ms"):
         msgspec.convert({"maintenance_ms": 0}, ServerSettings)
 
