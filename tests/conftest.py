@@ -15,6 +15,8 @@ import pytest
 from django.conf import settings
 from pytest_django.plugin import DjangoDbBlocker
 
+pytest_plugins = ["tests.support.not_run"]
+
 DATA_DIR = Path(tempfile.mkdtemp(prefix="ochat-"))
 
 for name in [name for name in os.environ if name.startswith("OCHAT_") and name != "OCHAT_DATABASE_URL"]:
