@@ -25,8 +25,8 @@ def decode(text: bytes | Raw, shape: type[T], *, unique: bool | None = None) -> 
     """Return what `text` (one JSON object) says as `shape`, a struct type of `types`.
 
     `unique` is what the envelope found out: whether no object of the whole message repeats a member name. Without
-    it, `text` alone is looked at. Raises InvalidRequest, which names the member and quotes nothing of what was sent; also any other refusal of the
-    shape's own checks.
+    it, `text` alone is looked at. Raises InvalidRequest, which names the member and quotes nothing of what was
+    sent; also any other refusal of the shape's own checks.
     """
     try:
         value: T = _reader(shape)(text)
