@@ -6,7 +6,6 @@ import pytest
 
 from tests.architecture.source import PACKAGES, functions, modules
 
-
 # Modules that hold nothing but a heavy library, imported with it at its first use.
 FIRST_USE = {("sessions_app/runtime/models/pydantic_ai.py", "sessions_app.runtime.models")}
 
