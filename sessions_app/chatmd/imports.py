@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from sessions_app.chatmd.lexer import ChatMDError, Place, shown
 from sessions_app.chatmd.tree import MAX_DEPTH, Child, Node, parse_body, parse_document
 from sessions_app.limits import MAX_PROMPT_BYTES, MAX_PROMPT_SOURCES
@@ -119,7 +121,7 @@ class _Expansion:
         inner = replace(scope, depth=scope.depth + 1)
         if inner.depth > MAX_DEPTH:
             raise ChatMDError(f"elements are nested deeper than {MAX_DEPTH}", node.place)
-        return replace(node, children=tuple(self._body(node.children, inner)))
+        return structs.replace(node, children=tuple(self._body(node.children, inner)))
 
     def _enter(self, node: Node, scope: _Scope) -> tuple[str, _Scope]:
         """Return the text that an import names and the scope to expand it in."""

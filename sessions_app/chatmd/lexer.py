@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 TAGS = frozenset(
     {
@@ -70,8 +71,7 @@ class ChatMDError(Exception):
         return self.place.line
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Text as it stands, or the content of a RAW block."""
 
     text: str
@@ -79,8 +79,7 @@ class Text:
     raw: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """A known start tag, or a whole element without content when it is `empty` (`<doc/>`)."""
 
     name: str
@@ -92,8 +91,7 @@ class Open:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """A known end tag."""
 
     name: str

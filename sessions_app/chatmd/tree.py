@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from sessions_app.chatmd.lexer import RAW_START, ChatMDError, Close, Open, Place, Text, shown, tokens
 
 MAX_DEPTH = 32
 """Elements inside elements. Nothing sensible needs more than four; readers below may recurse this deep."""
 
+MAX_TOKENS = 100_000
+"""Tags and runs of text in one source. It keeps what a client's message can cost below a second of work."""
 
-@dataclass(frozen=True, slots=True)
-class Node:
+
+class Node(Struct, frozen=True):
     """A known element, as written."""
 
     name: str
@@ -44,7 +48,7 @@ def parse_document(source: str, file: str = "") -> tuple[Node, ...]:
     """Return the elements of a whole ChatMD text; `file` names it in places.
 
     Raises ChatMDError for what `tokens` refuses, for tags that do not match, for nesting deeper than
-    MAX_DEPTH and for text outside of every element.
+    MAX_DEPTH, for more than MAX_TOKENS and for text outside of every element.
     """
     nodes = []
     for child in parse_body(source, file):
@@ -59,7 +63,9 @@ def parse_body(source: str, file: str = "") -> tuple[Child, ...]:
     """Return text and elements of what could stand inside an element. Raises as `parse_document`."""
     open_frames: list[_Frame] = []
     top: list[Child] = []
-    for token in tokens(source, file):
+    for number, token in enumerate(tokens(source, file)):
+        if number == MAX_TOKENS:
+            raise ChatMDError(f"there are more than {MAX_TOKENS} tags and texts", token.place)
         children = open_frames[-1].children if open_frames else top
         match token:
             case Text():

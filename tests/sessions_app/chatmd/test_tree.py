@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessions_app.chatmd.lexer import ChatMDError, Text
-from sessions_app.chatmd.tree import MAX_DEPTH, Node, parse_body, parse_document
+from sessions_app.chatmd.tree import MAX_DEPTH, MAX_TOKENS, Node, parse_body, parse_document
 
 
 def nested(depth: int) -> str:
@@ -33,6 +33,7 @@ def test_elements_keep_their_tags_as_written() -> None:
         ("<User></User>", 1, "text outside of every element: '<User></User>'"),
         ("RAW||RAW", 1, "text outside of every element"),
         (nested(MAX_DEPTH + 1), 1, "nested deeper"),
+        ("<user/>" * (MAX_TOKENS + 1), 1, "more than 100000 tags and texts"),
     ],
 )
 def test_errors_name_line_and_cause(source: str, line: int, message: str) -> None:
