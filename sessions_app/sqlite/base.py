@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from django.db import OperationalError
@@ -80,7 +81,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return {"timeout": BUSY_TIMEOUT_SECONDS, **super().get_connection_params()}
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> sqlite3.Connection:
-        """Open the file; the first connection ever turns the write-ahead log on."""
+        """Open the file; the first connection ever makes it, for its owner alone, and turns the write-ahead log on."""
+        Path(conn_params["database"]).touch(mode=0o600)
         connection: sqlite3.Connection = super().get_new_connection(conn_params)
         for pragma in PRAGMAS:
             connection.execute(pragma)

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.db import IntegrityError, connections, transaction
@@ -44,6 +45,10 @@ def test_commits_are_synced_to_a_write_ahead_log(store: DatabaseWrapper) -> None
             for name in ("journal_mode", "synchronous", "foreign_keys")
         }
     assert values == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_the_file_is_its_owners_alone(store: DatabaseWrapper) -> None:
+    assert Path(store.settings_dict["NAME"]).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_transaction_holds_the_lock_to_its_commit(store: DatabaseWrapper) -> None:
