@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from sessions_app.encoding import encode
 from sessions_app.records import Error, ErrorCode
-
-_encode = msgspec.json.Encoder().encode  # noqa: TID251 - refusal data becomes free JSON
 
 
 class Refusal(Exception):
@@ -250,7 +249,7 @@ def to_error(refusal: Refusal) -> Error:
         code=refusal.code,
         message=refusal.message,
         retryable=refusal.retryable,
-        data=msgspec.Raw(_encode(refusal.data)),
+        data=msgspec.Raw(encode(refusal.data)),
     )
 
 

@@ -1,8 +1,8 @@
 """Bytes to messages and back: the envelope around every call (wire 1, 2, behaviour 1.1 step 2).
 
-Owns: size, JSON, nesting, repeated member names, the shape of an envelope, ids (kept as they were written), and the
-only JSON encoder of the wire. Does not own: params and results (the codec of a dialect), whether a method exists
-(`methods`), framing (`transports`).
+Owns: size, JSON, nesting, repeated member names, the shape of an envelope, ids (kept as they were written),
+and frames that are sent. Does not own: the encoder (`sessions_app.encoding`), params and results (the codec
+of a dialect), whether a method exists (`methods`), framing (`transports`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sessions_app import limits
+from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest, ResourceLimit
 from sessions_app.records import EMPTY_OBJECT, Error
 
 MAX_NESTING: Final = 512
-"""Where no transport sets a lower limit. Recursive parsers fail at about 1000 less the depth of their caller, so
-that what is accepted here can be parsed everywhere."""
+"""Where no transport sets a lower limit. Recursive parsers fail at about 1000 less the depth of their caller,
+so that what is accepted here can be parsed everywhere.
+"""
 
 
 class Malformed(InvalidRequest):
@@ -78,7 +80,6 @@ class _Members(Struct, frozen=True):
 _read_members = msgspec.json.Decoder(_Members).decode
 _read_text = msgspec.json.Decoder(str).decode
 _read_error = msgspec.json.Decoder(Error).decode
-_encoder = msgspec.json.Encoder(order="deterministic")  # maps of strings are written sorted by key
 
 
 def decode(frame: bytes) -> Message:
@@ -141,9 +142,10 @@ def _text(token: Raw) -> str | None:
         return None
 
 
-# What msgspec does not see: repeated names and depth. Every frame is parsed a second time, by the standard library's
-# parser with a hook that looks at the names of each object and keeps nothing. 300 bytes take 10 µs, a text of 16 MiB
-# 40 ms, and 16 MiB of nothing but the smallest objects and arrays 1 to 3 s, which is the worst there is.
+# What msgspec does not see: repeated names and depth. Every frame is parsed a second time, by the standard
+# library's parser with a hook that looks at the names of each object and keeps nothing. 300 bytes take 10 µs,
+# a text of 16 MiB 40 ms, and 16 MiB of nothing but the smallest objects and arrays 1 to 3 s, which is the
+# worst there is.
 
 
 class _Names:
@@ -161,7 +163,8 @@ class _Names:
 
 
 def member_names(text: bytes | Raw) -> tuple[list[str], bool]:
-    """Return the member names of one encoded object, and whether neither it nor an object inside it repeats one.
+    """Return the member names of one encoded object, and whether neither it nor an object inside it repeats
+    one.
 
     Raises Malformed for anything but one JSON object in UTF-8.
     """
@@ -218,23 +221,18 @@ def _leading_id(frame: bytes) -> bytes | None:
     return _usable_id(token) if unique and token is not UNSET else None
 
 
-# Writing. Free JSON is passed on as it came and may hold line ends between its tokens; no frame does, because on some
-# transports a line end ends the frame.
-
-
-def encode(value: object) -> bytes:
-    """Return the JSON of a struct (or of plain values), maps sorted by key, free JSON as it is."""
-    return _encoder.encode(value)
+# Writing. Free JSON is passed on as it came and may hold line ends between its tokens; no frame does, because
+# on some transports a line end ends the frame.
 
 
 def success(id: bytes, result: object) -> bytes:
     """Return the frame that answers the call with this raw id; `result` is a struct, or JSON in a Raw."""
-    return _one_line(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, _encoder.encode(result)))
+    return _one_line(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, encode(result)))
 
 
 def failure(id: bytes, error: Error) -> bytes:
     """Return the frame that refuses the call with this raw id."""
-    return _one_line(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, _encoder.encode(error)))
+    return _one_line(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, encode(error)))
 
 
 def notification(method: str, params: bytes | Raw) -> bytes:

@@ -21,6 +21,7 @@ from jsonschema.validators import extend
 from ochat_site.dialects.ochat1 import codec
 from ochat_site.dialects.ochat1.types import SHAPES, MethodName
 from ochat_site.rpc import envelope
+from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest
 from sessions_app.events import DurableEvent, LiveEvent, SourcedStreamPayload, read_live_payload, read_payload
 from sessions_app.records import (
@@ -116,12 +117,12 @@ def read(definition: str, text: bytes) -> bytes:
             return envelope.success(message.id, result)
         case envelope.Notification(method="session.event") if definition == "SessionEventNotification":
             event = codec.decode(message.params, DurableEvent, unique=message.unique)
-            return envelope.notification(message.method, envelope.encode(_event(event)))
+            return envelope.notification(message.method, encode(_event(event)))
         case envelope.Notification(method="session.live_event") if (
             definition == "SessionLiveEventNotification"
         ):
             live = codec.decode(message.params, LiveEvent, unique=message.unique)
-            return envelope.notification(message.method, envelope.encode(_live_event(live)))
+            return envelope.notification(message.method, encode(_live_event(live)))
         case _ if definition in ("Envelope", "ErrorEnvelope"):
             return _any(message)
     raise InvalidRequest("another kind of message")
@@ -138,7 +139,7 @@ def _request(message: envelope.Request, method: str) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":%b}' % (
         message.id,
         method.encode(),
-        envelope.encode(params),
+        encode(params),
     )
 
 
@@ -166,14 +167,14 @@ def _event(event: DurableEvent) -> DurableEvent:
         for entry in _entries(payload):
             check_entry(entry)
     _check_entries(payload)
-    return msgspec.structs.replace(event, payload=msgspec.Raw(envelope.encode(payload)))
+    return msgspec.structs.replace(event, payload=msgspec.Raw(encode(payload)))
 
 
 def _live_event(event: LiveEvent) -> LiveEvent:
     payload = read_live_payload(event)
     if isinstance(payload, SourcedStreamPayload):
         check_stream_event(payload.event)
-    return msgspec.structs.replace(event, payload=msgspec.Raw(envelope.encode(payload)))
+    return msgspec.structs.replace(event, payload=msgspec.Raw(encode(payload)))
 
 
 def _entries(value: object) -> Iterable[HistoryEntry]:

@@ -1,7 +1,8 @@
 """Strict decoding of params and results (wire 1).
 
-Owns: what msgspec does not refuse by itself, and the words of a refusal. Does not own: the shapes and the checks
-inside them (`types`, `sessions_app.records`), the envelope and the encoder (`ochat_site.rpc.envelope`).
+Owns: what msgspec does not refuse by itself, and the words of a refusal. Does not own: the shapes and the
+checks inside them (`types`, `sessions_app.records`), the envelope (`ochat_site.rpc.envelope`) and the encoder
+(`sessions_app.encoding`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ochat_site.rpc.envelope import encode, member_names
+from ochat_site.rpc.envelope import member_names
+from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest
 
 T = TypeVar("T", bound=Struct)
@@ -24,9 +26,9 @@ T = TypeVar("T", bound=Struct)
 def decode(text: bytes | Raw, shape: type[T], *, unique: bool | None = None) -> T:
     """Return what `text` (one JSON object) says as `shape`, a struct type of `types`.
 
-    `unique` is what the envelope found out: whether no object of the whole message repeats a member name. Without
-    it, `text` alone is looked at. Raises InvalidRequest, which names the member and quotes nothing of what was
-    sent; also any other refusal of the shape's own checks.
+    `unique` is what the envelope found out: whether no object of the whole message repeats a member name.
+    Without it, `text` alone is looked at. Raises InvalidRequest, which names the member and quotes nothing of
+    what was sent; also any other refusal of the shape's own checks.
     """
     try:
         value: T = _reader(shape)(text)
@@ -54,8 +56,8 @@ def _is_keyed(shape: Any) -> bool:
 def _repeats_where_it_counts(text: bytes | Raw, shape: Any) -> bool:
     """Tell whether an object that gets decoded repeats a name; skipped members and free JSON may.
 
-    This is rare enough to decode twice: in the second text an object that repeats a name is null, which no params
-    take where they have an object.
+    This is rare enough to decode twice: in the second text an object that repeats a name is null, which no
+    params take where they have an object.
     """
     try:
         _reader(shape)(encode(_without_repeats(str(text, "utf-8"))))

@@ -211,7 +211,3 @@ def test_a_frame_is_one_line_whatever_free_json_it_holds() -> None:
     frame = envelope.notification("session.event", b'{"payload":{\r\n"text":"a\\nb"}}')
 
     assert frame == b'{"jsonrpc":"2.0","method":"session.event","params":{"payload":{  "text":"a\\nb"}}}'
-
-
-def test_maps_are_written_sorted_by_key() -> None:
-    assert envelope.encode({"b": "1", "a": "2"}) == b'{"a":"2","b":"1"}'

@@ -1,0 +1,12 @@
+"""The encoder."""
+
+from msgspec import Raw
+
+from sessions_app.encoding import encode
+from sessions_app.records import PromptRefCatalog
+
+
+def test_maps_are_sorted_structs_are_not_and_free_json_is_carried() -> None:
+    assert encode({"b": "1", "a": "2"}) == b'{"a":"2","b":"1"}'
+    assert encode(PromptRefCatalog(prompt_id="prd_a")) == b'{"type":"catalog","prompt_id":"prd_a"}'
+    assert encode([Raw(b'{"b": 1.0}')]) == b'[{"b": 1.0}]'
