@@ -167,15 +167,16 @@ def _responses(reply: Reply, model: str) -> Iterator[bytes | Control]:
     yield event("response.in_progress", response=started)
     output: list[dict[str, Any]] = []
     for step in reply.steps:
+        ended = "incomplete" if reply.truncated and step is reply.steps[-1] else "completed"
         if isinstance(step, Break):
             yield event("error", code=step.code, message=step.message, param=None)
             yield End()
         elif isinstance(step, Text):
-            output.append((yield from _responses_text(step, len(output), event)))
+            output.append((yield from _responses_text(step, ended, len(output), event)))
         elif isinstance(step, Thought):
             output.append((yield from _responses_thought(step, len(output), event)))
         elif isinstance(step, Call):
-            output.append((yield from _responses_call(step, len(output), event)))
+            output.append((yield from _responses_call(step, ended, len(output), event)))
         else:
             yield step
     usage = {"input_tokens": 100, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 40}}
@@ -188,8 +189,8 @@ def _responses(reply: Reply, model: str) -> Iterator[bytes | Control]:
 _Item: TypeAlias = Generator[bytes | Control, None, dict[str, Any]]
 
 
-def _responses_text(step: Text, index: int, event: Callable[..., bytes]) -> _Item:
-    item = {"type": "message", "id": f"msg_{next(_serial)}", "role": "assistant", "status": "completed"}
+def _responses_text(step: Text, ended: str, index: int, event: Callable[..., bytes]) -> _Item:
+    item = {"type": "message", "id": f"msg_{next(_serial)}", "role": "assistant", "status": ended}
     part = {"type": "output_text", "annotations": [], "logprobs": [], "text": step.text}
     at = {"item_id": item["id"], "output_index": index, "content_index": 0}
     yield event(
@@ -223,7 +224,7 @@ def _responses_thought(step: Thought, index: int, event: Callable[..., bytes]) -
     return whole
 
 
-def _responses_call(step: Call, index: int, event: Callable[..., bytes]) -> _Item:
+def _responses_call(step: Call, ended: str, index: int, event: Callable[..., bytes]) -> _Item:
     kind, member, prefix = (
         ("custom_tool_call", "input", "ctc") if step.custom else ("function_call", "arguments", "fc")
     )
@@ -237,7 +238,7 @@ def _responses_call(step: Call, index: int, event: Callable[..., bytes]) -> _Ite
         lambda chunk: event(f"response.{kind}_{member}.delta", **at, delta=chunk, obfuscation="x7"),
     )
     yield event(f"response.{kind}_{member}.done", **at, **{member: step.text})
-    whole = {**item, member: step.text, "status": "completed"}
+    whole = {**item, member: step.text, "status": ended}
     yield event("response.output_item.done", output_index=index, item=whole)
     return whole
 
