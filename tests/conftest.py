@@ -31,6 +31,7 @@ from sessions_app import db  # noqa: E402
 from tests.support import databases  # noqa: E402
 from tests.support.postgres import Postgres  # noqa: E402
 from tests.support.postgres import running as running_postgres  # noqa: E402
+from tests.support.processes import Installations  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,3 +96,15 @@ def database(request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker)
     with django_db_blocker.unblock(), databases.using(url):
         yield vendor
         databases.flush()
+
+
+@pytest.fixture(scope="session")
+def _installations(request: pytest.FixtureRequest) -> Installations:
+    return Installations(DATA_DIR / "i", lambda: request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def install(_installations: Installations) -> Iterator[Installations]:
+    """Call it for an installation: real processes on a data folder of their own, killed with the test."""
+    yield _installations
+    _installations.close()

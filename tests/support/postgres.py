@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -40,11 +41,12 @@ class Postgres:
         """What `OCHAT_DATABASE_URL` is for a database of this server."""
         return f"postgresql://{USER}@/{database}?host={self._socket_dir}"
 
-    def new_database(self) -> str:
-        """Make an empty database; its URL."""
+    def new_database(self, template: str | None = None) -> str:
+        """Make a database, empty or as a copy of the one at the URL `template`, which nobody uses; its URL."""
         name = f"test_{os.getpid()}_{next(self._numbers)}"
+        source = "template1" if template is None else urlsplit(template).path.removeprefix("/")
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {source}".encode())
         return self.url(name)
 
     def answers(self) -> bool:

@@ -1,0 +1,51 @@
+"""The Celery application: how tasks travel.
+
+A task only says "look at this row"; the rows are the queue of record, and the sweep finds what a lost message
+spoke of. So tasks are acknowledged early, keep no result, and publishing one neither retries nor waits: a dead
+broker never delays a reply.
+
+Does not own the tasks (`jobs_app/tasks.py`) nor the process that runs them (`manage.py worker`).
+"""
+
+import os
+from datetime import timedelta
+
+from celery import Celery
+from django.conf import settings
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ochat_site.settings")
+
+PUBLISH_TIMEOUT_SECONDS = 1.0
+# Only for messages of a worker that died before it acknowledged them, which early acks make rare.
+VISIBILITY_TIMEOUT = timedelta(hours=1)
+
+app = Celery("ochat")
+app.conf.update(
+    broker_url=settings.ENV.redis.broker_url if settings.ENV.redis is not None else "memory://",
+    broker_transport_options={
+        "visibility_timeout": int(VISIBILITY_TIMEOUT.total_seconds()),
+        "socket_timeout": PUBLISH_TIMEOUT_SECONDS,
+        "socket_connect_timeout": PUBLISH_TIMEOUT_SECONDS,
+        "max_retries": 0,
+        "global_keyprefix": "ochat:",
+    },
+    broker_connection_timeout=PUBLISH_TIMEOUT_SECONDS,
+    # A worker waits for a broker that is away, however long, and goes on when it is back.
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    task_publish_retry=False,
+    task_acks_late=False,
+    task_ignore_result=True,
+    task_store_errors_even_if_ignored=False,
+    task_serializer="json",
+    accept_content=["json"],
+    worker_prefetch_multiplier=1,
+    worker_enable_remote_control=False,
+    worker_send_task_events=False,
+    worker_hijack_root_logger=False,
+    worker_redirect_stdouts=False,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    enable_utc=True,
+    timezone="UTC",
+    imports=("jobs_app.tasks",),
+)

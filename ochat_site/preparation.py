@@ -1,0 +1,105 @@
+"""The first steps of `up` on a data folder: a store of this version, a catalog, an operator and a token.
+
+Each step looks at what is there and does only what is missing, so a second start keeps everything and an
+interrupted first one is completed. Owns the order of the steps. Does not own what they make: principals and
+tokens (`permissions_app`), the catalog (`sessions_app.catalog`), the folder itself (`supervisor.py`).
+"""
+
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import OperationalError, connection, transaction
+
+from ochat_site.env import ConfigError, Env
+from ochat_site.secrets import make_private_dir, write_private_file
+from permissions_app import principals, tokens
+from permissions_app.models import SCOPES
+from sessions_app import callers, clock, store
+from sessions_app.errors import MigrationRequired
+
+OPERATOR = "operator"
+PASSWORD_BYTES = 15  # 20 characters, 120 bits.
+
+
+def prepare(env: Env) -> Iterator[str]:
+    """Take the steps that are missing, and yield a line for each that a person should know of.
+
+    Refuses with `ConfigError` an unreachable database and unwritable files, with `StoreSchemaTooNew` the store
+    of a newer version, with `ConfigurationInvalid` a broken catalog.
+    """
+    yield from _migrated(env)
+    yield from _example_catalog(env)
+    yield from _operator()
+    yield from _client_token(env)
+
+
+def _migrated(env: Env) -> Iterator[str]:
+    try:
+        connection.ensure_connection()
+    except OperationalError:
+        raise ConfigError("OCHAT_DATABASE_URL: cannot reach the database.") from None
+    try:
+        store.check()
+    except MigrationRequired:
+        yield from _backup(env)
+        call_command("migrate", interactive=False, verbosity=0)
+        store.check()
+
+
+def _backup(env: Env) -> Iterator[str]:
+    """Copy a SQLite store that holds something; a PostgreSQL server has backups of its own."""
+    if connection.vendor != "sqlite" or not connection.introspection.table_names():
+        return
+    make_private_dir(env.data_dir / "backups")
+    target = env.data_dir / "backups" / f"before-migration-{clock.now():%Y%m%d-%H%M%S}.sqlite3"
+    target.touch(mode=0o600)
+    with closing(sqlite3.connect(target)) as copy:
+        connection.ensure_connection()
+        connection.connection.backup(copy)
+    yield f"The store was written by an older version; a copy is in {target}."
+
+
+def _example_catalog(env: Env) -> Iterator[str]:
+    if env.catalog != env.data_dir / "ochat.toml" or env.catalog.exists():
+        return
+    examples = Path(settings.BASE_DIR) / "examples"
+    shutil.copytree(examples / "prompts", env.data_dir / "prompts", dirs_exist_ok=True)
+    write_private_file(env.catalog, (examples / "ochat.toml").read_text(encoding="utf-8"))
+    yield f"The catalog of prompts and workspaces is {env.catalog}; edit it as you like."
+
+
+def _operator() -> Iterator[str]:
+    if User.objects.filter(is_superuser=True).exists():
+        return
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    with transaction.atomic():
+        user = User.objects.create_superuser(OPERATOR, password=password)
+        user.user_permissions.set(principals.scope_permissions())
+        principals.of_user(user)
+    yield f"Operator account: {OPERATOR}, password {password} (shown once; `manage.py changepassword` sets another)."
+
+
+def _client_token(env: Env) -> Iterator[str]:
+    """Make the token of `client.token`, with which the terminal client speaks for the operator."""
+    path = env.data_dir / "client.token"
+    if path.exists():
+        return
+    user = User.objects.filter(is_superuser=True).order_by("id")[0]
+    principal = principals.of_user(user)
+    by = callers.Caller(
+        principal_id=principal.id,
+        scopes=frozenset(SCOPES),
+        visible=callers.EVERYTHING,
+        access=callers.Operator("first_run"),
+    )
+    held = principals.scopes_of_user(user.id)
+    issued = tokens.create_token(by, principal, scopes=held, source="command", name=path.name)
+    write_private_file(path, issued.plaintext + "\n")
+    yield f"A token with all scopes is in {path}."
