@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sessions_app import records
+from sessions_app.encoding import encode
 from sessions_app.runtime.models.anthropic_stream import MessageReader
 from sessions_app.runtime.models.compose import ReplyWriter, parameters, wrap
 from sessions_app.runtime.models.failures import THINKING_REFUSED
@@ -25,7 +26,6 @@ from sessions_app.runtime.models.items import (
     AnthropicSeal,
     Image,
     SealedReasoning,
-    encode,
     is_object,
     parts,
     runs,

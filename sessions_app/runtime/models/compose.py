@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sessions_app import records
+from sessions_app.encoding import encode
 from sessions_app.ids import new_id
-from sessions_app.runtime.models.items import SealedReasoning, call_of, encode, unsealed
+from sessions_app.runtime.models.items import SealedReasoning, call_of, unsealed
 from sessions_app.runtime.models.port import (
     Completed,
     ItemDone,

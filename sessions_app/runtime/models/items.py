@@ -21,8 +21,6 @@ from msgspec import UNSET, Raw, UnsetType
 from sessions_app import records
 from sessions_app.runtime.models.port import ToolCall
 
-encode = msgspec.json.Encoder().encode
-
 
 class AnthropicSeal(msgspec.Struct, frozen=True, omit_defaults=True):
     """What Anthropic wants back with its thinking: the signature, or all of a redacted block."""

@@ -17,9 +17,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sessions_app import records
+from sessions_app.encoding import encode
 from sessions_app.runtime.models.compose import OpenItem, ReplyWriter, parameters, wrap
 from sessions_app.runtime.models.failures import ProviderError, broken_off, failure, from_stream
-from sessions_app.runtime.models.items import Image, SealedReasoning, encode, is_object, parts, runs
+from sessions_app.runtime.models.items import Image, SealedReasoning, is_object, parts, runs
 from sessions_app.runtime.models.port import ModelEvent, ModelRequest, Usage
 from sessions_app.runtime.models.sdk import Endpoint
 

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from sessions_app import records
+from sessions_app.encoding import encode
 from sessions_app.runtime.models.failures import broken_off
-from sessions_app.runtime.models.items import SealedReasoning, encode, read_item
+from sessions_app.runtime.models.items import SealedReasoning, read_item
 from sessions_app.runtime.models.openai_responses_stream import ResponseReader
 from sessions_app.runtime.models.port import ModelError, ModelEvent, ModelRequest
 from sessions_app.runtime.models.sdk import Answer, Endpoint

@@ -14,8 +14,9 @@ import structlog
 from msgspec import UNSET, Raw, UnsetType
 
 from sessions_app import records
+from sessions_app.encoding import encode
 from sessions_app.runtime.models.failures import ProviderError, broken_off, failure, from_stream
-from sessions_app.runtime.models.items import SealedReasoning, call_of, encode, unsealed
+from sessions_app.runtime.models.items import SealedReasoning, call_of, unsealed
 from sessions_app.runtime.models.port import Completed, ItemDone, ItemStarted, ModelEvent, StreamEvent, Usage
 
 log = structlog.get_logger(__name__)

@@ -46,9 +46,10 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import from_json, to_json
 
 from sessions_app import records
+from sessions_app.encoding import encode
 from sessions_app.runtime.models.compose import OpenItem, ReplyWriter, parameters, wrap
 from sessions_app.runtime.models.failures import broken_off, failure, from_status, shown
-from sessions_app.runtime.models.items import Image, SealedReasoning, encode, is_object, parts, runs
+from sessions_app.runtime.models.items import Image, SealedReasoning, is_object, parts, runs
 from sessions_app.runtime.models.port import ErrorReason, ModelError, ModelEvent, ModelRequest, Usage
 from sessions_app.runtime.models.sdk import ClientOptions
 
