@@ -127,7 +127,7 @@ def settle_pending(call: Call, session_id: str, outcome: msgspec.Struct | Refusa
     """
     if call.key is None:
         return
-    settled = _rows(call, session_id).update(state=_state(outcome), outcome=encode(outcome), process_id="")
+    settled = _rows(call, session_id).update(state=_state(outcome), outcome=_encoded(outcome), process_id="")
     if settled != 1:
         raise Interrupted("the receipt of this call is gone")
 
@@ -165,7 +165,7 @@ def _new(call: Call, session_id: str, outcome: msgspec.Struct | Refusal | None) 
         key=call.key or "",
         digest=call.digest,
         state="pending" if outcome is None else _state(outcome),
-        outcome=None if outcome is None else encode(outcome),
+        outcome=None if outcome is None else _encoded(outcome),
         process_id=processes.current_id() if outcome is None else "",
         created_at=now,
         expires_at=None if call.protected else now + STANDARD_LIFETIME,
