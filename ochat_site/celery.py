@@ -44,7 +44,8 @@ app.conf.update(
     worker_send_task_events=False,
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
+    # Of no effect with early acks; Celery warns unless it is set.
+    worker_cancel_long_running_tasks_on_connection_loss=True,
     enable_utc=True,
     timezone="UTC",
     imports=("jobs_app.tasks",),

@@ -52,8 +52,10 @@ def configuration(log_format: LogFormat) -> dict[str, Any]:
             # Django attaches its own handlers to these two; one line per event is enough.
             "django": {"handlers": [], "propagate": True},
             "django.server": {"handlers": [], "propagate": True},
-            # A line per request or statement belongs to a proxy and to a profiler.
+            # A line per request, task or statement belongs to a proxy and to a profiler.
             "daphne": {"level": "WARNING"},
+            "celery.worker.strategy": {"level": "WARNING"},
+            "celery.app.trace": {"level": "WARNING"},
             "django.db.backends": {"level": "WARNING"},
         },
     }

@@ -29,8 +29,8 @@ def pytest_testnodedown(node: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the names."""
-    if _left_out:
+    """Print the names of what a mark left out; who chose by `-k` knows what he chose."""
+    if _left_out and not terminalreporter.config.option.keyword:
         terminalreporter.section("not run")
         for name in _left_out:
             terminalreporter.line(name)
