@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from permissions_app import audit, grants, requests
+from sessions_app import rows
 from sessions_app.participants import Participant, SnapshotPart
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class PermissionParticipant(Participant):
 
     def on_command(self, txn: Txn, caller: Caller, outcome: CommandOutcome) -> None:
         """Insert the audit record, unchained: if it cannot be written, nothing is committed (behaviour 15)."""
-        audit.command_record(caller, outcome, txn.now).save(force_insert=True)
+        rows.insert([audit.command_record(caller, outcome, txn.now)])
 
     def on_operation_end(self, txn: Txn, operation: Operation, outcome: OperationOutcome) -> None:
         """Cancel what the operation left pending."""

@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from permissions_app import grants
 from permissions_app.models import PermissionRequest
-from sessions_app import ids, ledger, records, store
+from sessions_app import ids, ledger, records, rows, store
 from sessions_app.callers import system
 from sessions_app.clock import wire_time
 from sessions_app.commands import calls
@@ -28,8 +28,6 @@ from sessions_app.errors import AlreadyResolved, Conflict, Interrupted, InvalidR
 from sessions_app.limits import MAX_SNAPSHOT_ITEMS
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-
     from permissions_app.grants import Digests
     from sessions_app.ledger import Txn
     from sessions_app.models import Operation, Session, ToolCall
@@ -44,6 +42,10 @@ Fallback = Literal["allow", "deny"]
 
 EFFECTS = ("tool_invocation",)
 TIMED_OUT = "timed out"
+_PENDING = rows.Select(
+    PermissionRequest, "session_id = %s AND state = 'pending'", order="created_at, tool_call_id"
+)
+"""Asked at the end of every operation."""
 _ALL_CHOICES: tuple[PermissionChoice, ...] = (
     "approve_once",
     "approve_session",
@@ -193,20 +195,21 @@ def next_due() -> datetime | None:
 
 def cancel_requests(txn: Txn, operation: Operation, outcome: OperationOutcome) -> None:
     """Close what an ended operation left pending, after its terminal events (behaviour 6.5, step 5)."""
-    for request in _pending(txn.session).filter(operation=operation):
-        _close(request, "cancelled", "deny", txn.now, f"operation {outcome}")
-        txn.emit("permission.resolved", request_record(request))
+    for request in _pending(txn.session):
+        if request.operation_id == operation.id:
+            _close(request, "cancelled", "deny", txn.now, f"operation {outcome}")
+            txn.emit("permission.resolved", request_record(request))
 
 
 def list_requests(
     session: Session, *, state: PermissionState | None = None, after: str = "", limit: int
 ) -> list[records.Permission]:
     """Return the requests of a session behind id `after`: one more than `limit` when there are more."""
-    rows = PermissionRequest.objects.filter(session=session, pk__gt=after).order_by("pk")
+    wanted = PermissionRequest.objects.filter(session=session, pk__gt=after).order_by("pk")
     if state is not None:
-        rows = rows.filter(state=state)
+        wanted = wanted.filter(state=state)
     with store.errors():
-        return [request_record(row) for row in rows[: limit + 1]]
+        return [request_record(row) for row in wanted[: limit + 1]]
 
 
 def newest(session: Session) -> list[records.Permission]:
@@ -258,11 +261,9 @@ def _is_due(request: PermissionRequest, now: datetime) -> bool:
     return request.expires_at is not None and request.expires_at <= now
 
 
-def _pending(session: Session) -> QuerySet[PermissionRequest]:
+def _pending(session: Session) -> list[PermissionRequest]:
     """Return the open requests of a session, in the order in which they were opened."""
-    return PermissionRequest.objects.filter(session=session, state="pending").order_by(
-        "created_at", "tool_call"
-    )
+    return _PENDING.all(session.id)
 
 
 def _settle(
@@ -311,8 +312,8 @@ def _show_oldest(txn: Txn) -> None:
     """Wait on the oldest request that is still pending, or go on; `session.state_changed` only when that
     is a change.
     """
-    oldest = _pending(txn.session).values_list("pk", flat=True).first()
-    if oldest is None:
+    pending = _pending(txn.session)
+    if not pending:
         txn.set_state(observed="running_turn")
-    elif oldest != txn.session.waiting_on:
-        txn.set_state(observed="waiting_for_permission", waiting_on=oldest)
+    elif pending[0].id != txn.session.waiting_on:
+        txn.set_state(observed="waiting_for_permission", waiting_on=pending[0].id)

@@ -17,6 +17,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from permissions_app.models import SessionGroupShare, SessionUserShare
 from permissions_app.principals import Identity, of_user, scopes_of_user
+from sessions_app import queries
 from sessions_app.callers import EVERYTHING, Caller, Operator
 from sessions_app.errors import PermissionDenied, SessionNotFound
 from sessions_app.models import Session
@@ -122,12 +123,12 @@ def command_line() -> Caller:
 
 
 def access_session(caller: Caller, session_id: str) -> Session:
-    """Return the session if the caller may see it.
+    """Return the session, its active operation loaded, if the caller may see it.
 
     Raises SessionNotFound for an unknown or archived one, PermissionDenied for one that is not the caller's:
     that it exists is shown (behaviour 2.6).
     """
-    session = Session.objects.filter(pk=session_id, archived_at=None).first()
+    session = queries.load(session_id)
     if session is None:
         raise SessionNotFound("no such session")
     if not caller.visible.sees(session):
