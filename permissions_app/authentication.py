@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from hmac import compare_digest
 from typing import TYPE_CHECKING
@@ -38,6 +37,8 @@ from sessions_app.errors import Unauthenticated
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
+    from sessions_app.catalog_file import TrustedProxyEntry
+
 Headers = Sequence[tuple[bytes, bytes]]
 """As ASGI gives them: repeated headers stay apart."""
 
@@ -46,23 +47,17 @@ _PRINCIPAL_ID = re.compile(r"pri_[A-Za-z0-9_-]{1,92}")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class TrustedProxy:
-    """A reverse proxy that authenticates for us (behaviour 2.4)."""
-
-    trusted_addresses: frozenset[str]
-    """Exact textual peer addresses."""
-    principal_header: str = "x-ochat-principal-id"
-    scopes_header: str = "x-ochat-scopes"
-
-
 def refused() -> Unauthenticated:
     """Return the one refusal of every failed authentication."""
     return Unauthenticated("authentication is required")
 
 
 def authenticate(
-    headers: Headers, peer: str | None, proxies: Collection[TrustedProxy] = (), *, anonymous: bool = False
+    headers: Headers,
+    peer: str | None,
+    proxies: Collection[TrustedProxyEntry] = (),
+    *,
+    anonymous: bool = False,
 ) -> Identity:
     """Return who sends an HTTP or WebSocket request: the proxy's assertion, else the bearer, else nobody.
 
@@ -181,7 +176,7 @@ def _origin(text: str) -> tuple[str, str, int] | None:
     return parts.scheme, parts.hostname, port
 
 
-def _asserted(headers: Headers, peer: str | None, proxies: Collection[TrustedProxy]) -> Identity | None:
+def _asserted(headers: Headers, peer: str | None, proxies: Collection[TrustedProxyEntry]) -> Identity | None:
     """Return what a trusted peer asserts, or None when it, or an untrusted one, asserts nothing."""
     proxy = next((proxy for proxy in proxies if peer in proxy.trusted_addresses), None)
     if proxy is None or peer is None:

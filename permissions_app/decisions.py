@@ -8,7 +8,7 @@ of a tool (its pack).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -33,7 +33,7 @@ WAITING_ORIGINS = frozenset({"ocp", "schedule", "console"})
 """Operations from there may wait for a person who is not attached yet."""
 
 _NEEDS_POLICY = frozenset({"edit", "execute", "network"})
-"""The tiers that a fallback never allows after a policy that erred."""
+"""The tiers that never run because of a policy that erred."""
 
 _REFUSED_BY_PROFILE = "The call was not run: the permission profile of this session denies tools."
 _REFUSED_BY_RULE = "The call was not run: a rule of this session refuses calls like it."
@@ -46,21 +46,24 @@ def whole_tool(name: str, _arguments: str) -> Iterable[str]:
 
 
 class _Profile(msgspec.Struct):
-    """What the gate reads of a permission profile (design 6)."""
+    """What the gate reads of a pinned permission profile (`catalog_file.ProfileEntry`).
 
-    tool_default: Literal["allow", "ask", "deny", "policy"] = "ask"
+    Sessions keep the profile they were made with, so one that an older version wrote must stay readable.
+    """
+
+    tool_default: Literal["allow", "ask", "deny", "policy"]
     approval_timeout_ms: int | Literal["none"] = "none"
     approval_fallback: Literal["deny", "allow", "allow_if_policy", "reviewer"] = "deny"
     unattended: Literal["fallback", "wait"] = "fallback"
+    policy: tuple[str, ...] = ()
+
+    def is_unsure(self, tier: Tier) -> bool:
+        """Tell whether a policy should have judged a call of this tier: none can be evaluated, so each counts as erred."""
+        return tier in _NEEDS_POLICY and (self.tool_default == "policy" or bool(self.policy))
 
     def fallback(self, tier: Tier) -> Fallback:
-        """Return what happens when nobody answers.
-
-        No policy can be evaluated and no reviewer is installed: `allow_if_policy` and `reviewer` deny, and a
-        default that is a policy counts as one that erred, after which only reading falls back to allow.
-        """
-        erred = self.tool_default == "policy" and tier in _NEEDS_POLICY
-        return "allow" if self.approval_fallback == "allow" and not erred else "deny"
+        """Return what happens when nobody answers; no reviewer is installed, so that `reviewer` denies."""
+        return "allow" if self.approval_fallback == "allow" and not self.is_unsure(tier) else "deny"
 
 
 class PermissionGate:
@@ -71,23 +74,29 @@ class PermissionGate:
 
     def decide(self, txn: Txn, operation: Operation, call: ToolCall, tier: Tier) -> Verdict:
         """Decide one call by the first rule that matches; `Wait` after opening its request in `txn`."""
-        profile = _profile(txn.session.profile_id)
+        session, profile = txn.session, _profile(txn.session.profile_id)
         if profile.tool_default == "deny":
             return Refuse(_REFUSED_BY_PROFILE)
         digests = grants.Digests.of(call, self._shapes_of(call.name, call.arguments))
-        asks = partial(_ask, txn, operation, call, profile, digests)
+        timeout = None if profile.approval_timeout_ms == "none" else profile.approval_timeout_ms
+        question = Question(tier, digests, "deny" if tier == "hard_stop" else profile.fallback(tier), timeout)
         if tier == "hard_stop":
-            return asks(tier, "deny")
-        if grants.denies([txn.session.id], digests):
+            return _asked(txn, operation, call, question)
+        if grants.denies([session.id], digests):
             return Refuse(_REFUSED_BY_RULE)
-        if profile.tool_default == "allow" or grants.allows(txn.session.id, digests):
+        if grants.allows(session.id, digests):
             return Run()
-        fallback = profile.fallback(tier)
-        if profile.tool_default == "ask" and (
-            profile.unattended == "wait" or can_answer(txn.session, operation)
-        ):
-            return asks(tier, fallback)
-        return Run() if fallback == "allow" else Refuse(_REFUSED_UNATTENDED)
+        if profile.tool_default == "allow" and not profile.is_unsure(tier):
+            return Run()
+        waits = profile.unattended == "wait" or can_answer(session, operation)
+        if waits and profile.tool_default != "policy":
+            return _asked(txn, operation, call, question)
+        return Run() if question.fallback == "allow" else Refuse(_REFUSED_UNATTENDED)
+
+
+def _asked(txn: Txn, operation: Operation, call: ToolCall, question: Question) -> Wait:
+    open_request(txn, operation, call, question)
+    return Wait()
 
 
 def can_answer(session: Session, operation: Operation) -> bool:
@@ -111,21 +120,6 @@ def can_answer(session: Session, operation: Operation) -> bool:
 def _lease_is_current(session: Session) -> bool:
     ends = session.lease_expires_at
     return session.lease_grace_until is None and ends is not None and ends > database_now()
-
-
-def _ask(
-    txn: Txn,
-    operation: Operation,
-    call: ToolCall,
-    profile: _Profile,
-    digests: grants.Digests,
-    tier: Tier,
-    fallback: Fallback,
-) -> Wait:
-    timeout = profile.approval_timeout_ms
-    timeout_ms = None if timeout == "none" else timeout
-    open_request(txn, operation, call, Question(tier, digests, fallback, timeout_ms))
-    return Wait()
 
 
 @lru_cache(maxsize=256)

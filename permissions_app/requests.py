@@ -28,6 +28,8 @@ from sessions_app.errors import AlreadyResolved, Conflict, Interrupted, InvalidR
 from sessions_app.limits import MAX_SNAPSHOT_ITEMS
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from permissions_app.grants import Digests
     from sessions_app.ledger import Txn
     from sessions_app.models import Operation, Session, ToolCall
@@ -176,7 +178,7 @@ def expire_due(now: datetime, limit: int = 64) -> int:
     others.
     """
     with store.errors():
-        due = PermissionRequest.objects.filter(state="pending", expires_at__lte=now).order_by("expires_at")
+        due = _timed().filter(expires_at__lte=now)
         found = list(due.values_list("session_id", "pk")[:limit])
     expired = 0
     for session_id, permission_id in found:
@@ -189,8 +191,13 @@ def expire_due(now: datetime, limit: int = 64) -> int:
 
 def next_due() -> datetime | None:
     """Return when the next pending request expires; None when none does."""
+    return _timed().values_list("expires_at", flat=True).first()
+
+
+def _timed() -> QuerySet[PermissionRequest]:
+    """Return the pending requests that expire, the next first; those of an operation being cancelled end with it."""
     timed = PermissionRequest.objects.filter(state="pending", expires_at__isnull=False)
-    return timed.order_by("expires_at").values_list("expires_at", flat=True).first()
+    return timed.exclude(operation__state="cancelling").order_by("expires_at")
 
 
 def cancel_requests(txn: Txn, operation: Operation, outcome: OperationOutcome) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from django.db import transaction
 
@@ -24,6 +24,7 @@ from sessions_app.errors import AlreadyResolved, ConfigurationInvalid, InvalidRe
 
 if TYPE_CHECKING:
     from sessions_app.callers import Caller
+    from sessions_app.catalog_file import TokenEntry
 
 PREFIX = "ochat_"
 """So that scanners for leaked secrets can know our tokens."""
@@ -36,30 +37,6 @@ class Issued:
 
     token: Token
     plaintext: str = field(repr=False)
-
-
-class FileToken(Protocol):
-    """One record of the catalog's `[[tokens]]`, already checked."""
-
-    @property
-    def token_sha256(self) -> str:
-        """Hex, either case."""
-
-    @property
-    def principal_id(self) -> str:
-        """May be named by several tokens."""
-
-    @property
-    def scopes(self) -> Sequence[str]:
-        """Known names, each once; may be empty."""
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Name to value."""
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """None: never."""
 
 
 def digest_of(token: bytes) -> str:
@@ -136,14 +113,14 @@ def list_tokens() -> list[Token]:
     return list(Token.objects.select_related("principal").order_by("-created_at", "id"))
 
 
-def sync_file_tokens(specs: Sequence[FileToken]) -> None:
+def sync_file_tokens(specs: Sequence[TokenEntry]) -> None:
     """Make the tokens of the catalog file those of the store, inside the catalog's transaction.
 
     Of two records with the same digest the first counts. A token that has left the file is revoked. Raises
     ConfigurationInvalid for the digest of a token that was made here: it is listed, and revoked, here only.
     """
     now = clock.now()
-    wanted: dict[str, FileToken] = {}
+    wanted: dict[str, TokenEntry] = {}
     for spec in specs:
         wanted.setdefault(spec.token_sha256.lower(), spec)
     stored = {token.sha256: token for token in Token.objects.filter(sha256__in=wanted)}
@@ -167,7 +144,7 @@ def _make_services(principal_ids: set[str], now: datetime) -> None:
     )
 
 
-def _from_file(spec: FileToken, digest: str, stored: Token | None, now: datetime) -> Token:
+def _from_file(spec: TokenEntry, digest: str, stored: Token | None, now: datetime) -> Token:
     return Token(
         id=ids.new_id("tok") if stored is None else stored.id,
         principal_id=spec.principal_id,

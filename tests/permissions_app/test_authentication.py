@@ -9,17 +9,18 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from permissions_app import authentication, tokens
-from permissions_app.authentication import TrustedProxy, authenticate, authenticate_bearer
+from permissions_app.authentication import authenticate, authenticate_bearer
 from permissions_app.models import SCOPES, Token
 from permissions_app.principals import of_user, scope_permissions
 from permissions_app.scopes import command_line
 from sessions_app import clock
+from sessions_app.catalog_file import TrustedProxyEntry
 from sessions_app.errors import Unauthenticated
 from tests.permissions_app import world
 
 pytestmark = pytest.mark.django_db
 
-PROXY = TrustedProxy(frozenset({"127.0.0.1"}))
+PROXY = TrustedProxyEntry(trusted_addresses=("127.0.0.1",))
 
 
 @pytest.fixture

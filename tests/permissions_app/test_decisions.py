@@ -170,6 +170,22 @@ def test_a_policy_that_cannot_be_evaluated_lets_only_reading_fall_back_to_allow(
 
 
 @pytest.mark.parametrize(
+    ("tier", "outcome"),
+    [("read", "running"), ("edit", "waiting"), ("execute", "waiting"), ("network", "waiting")],
+)
+def test_a_default_of_allow_asks_where_a_policy_should_have_judged(tier: Tier, outcome: str) -> None:
+    profile: dict[str, Any] = {
+        "tool_default": "allow",
+        "policy": ["call.tool != 'rm'"],
+        "approval_fallback": "allow",
+    }
+    watched, alone = world.make_session(**profile), world.make_session(**profile)
+    writer(watched)
+    assert decided(watched, tier=tier) == outcome
+    assert decided(alone, tier=tier) == ("refused" if outcome == "waiting" else outcome)
+
+
+@pytest.mark.parametrize(
     ("origin", "outcome"),
     [
         ("ochat", "refused"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from permissions_app.operators import ensure_operator, issue_client_token
 from permissions_app.principals import of_service, of_user
 from permissions_app.scopes import command_line, operator
 from sessions_app import clock
+from sessions_app.catalog_file import TokenEntry
 from sessions_app.errors import (
     AlreadyResolved,
     ConfigurationInvalid,
@@ -25,22 +25,18 @@ from sessions_app.errors import (
 )
 from tests.permissions_app import world
 
+if TYPE_CHECKING:
+    from sessions_app.records import Scope
+
 pytestmark = pytest.mark.django_db
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A record of the catalog's `[[tokens]]`."""
-
-    token: str
-    principal_id: str = "pri_file"
-    scopes: Sequence[str] = ("prompt.list",)
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    expires_at: datetime | None = None
-
-    @property
-    def token_sha256(self) -> str:
-        return sha256(self.token.encode()).hexdigest().upper()
+def listed(
+    token: str, principal_id: str = "pri_file", scopes: tuple[Scope, ...] = ("prompt.list",), **more: Any
+) -> TokenEntry:
+    """Return a record of the catalog's `[[tokens]]`."""
+    digest = sha256(token.encode()).hexdigest().upper()
+    return TokenEntry(token_sha256=digest, principal_id=principal_id, scopes=scopes, **more)
 
 
 def works(token: str) -> bool:
@@ -86,7 +82,7 @@ def test_making_and_revoking_are_audited_by_the_operators_name() -> None:
 def test_only_a_live_token_of_ours_can_be_revoked() -> None:
     issued = world.token_of("robot", ())
     tokens.revoke_token(command_line(), issued.token.id)
-    tokens.sync_file_tokens([Listed("from the file")])
+    tokens.sync_file_tokens([listed("from the file")])
     in_file = Token.objects.get(source="file")
     for token_id, refusal in (
         (issued.token.id, AlreadyResolved),
@@ -98,22 +94,22 @@ def test_only_a_live_token_of_ours_can_be_revoked() -> None:
 
 
 def test_file_tokens_follow_the_file() -> None:
-    tokens.sync_file_tokens([Listed("one"), Listed("two", scopes=("audit.read",), attributes={"team": "a"})])
+    tokens.sync_file_tokens([listed("one"), listed("two", scopes=("audit.read",), attributes={"team": "a"})])
     assert Principal.objects.get().id == "pri_file"
     two = by_token(b"two").principal
     assert (two.id, two.scopes, two.attributes) == ("pri_file", ("audit.read",), {"team": "a"})
-    tokens.sync_file_tokens([Listed("two", scopes=()), Listed("three", principal_id="pri_other")])
+    tokens.sync_file_tokens([listed("two", scopes=()), listed("three", principal_id="pri_other")])
     assert not works("one")
     assert by_token(b"two").principal.scopes == ()
     assert by_token(b"three").principal.id == "pri_other"
-    tokens.sync_file_tokens([Listed("one")])
+    tokens.sync_file_tokens([listed("one")])
     assert works("one")
     assert not works("two")
 
 
 def test_the_first_record_of_a_digest_decides_even_when_it_is_expired() -> None:
     past = clock.now() - timedelta(days=1)
-    tokens.sync_file_tokens([Listed("one", expires_at=past), Listed("one")])
+    tokens.sync_file_tokens([listed("one", expires_at=past), listed("one")])
     assert not works("one")
 
 
@@ -121,13 +117,13 @@ def test_a_file_cannot_take_over_a_token_that_was_made_here() -> None:
     issued = world.token_of("robot", ())
     tokens.revoke_token(command_line(), issued.token.id)
     with pytest.raises(ConfigurationInvalid):
-        tokens.sync_file_tokens([Listed(issued.plaintext)])
+        tokens.sync_file_tokens([listed(issued.plaintext)])
     assert not works(issued.plaintext)
 
 
 def test_a_file_may_speak_for_a_user_and_gives_no_more_than_the_user_holds() -> None:
     ada = of_user(world.user("ada", ("prompt.list",)))
-    tokens.sync_file_tokens([Listed("hers", principal_id=ada.id, scopes=("prompt.list", "audit.read"))])
+    tokens.sync_file_tokens([listed("hers", principal_id=ada.id, scopes=("prompt.list", "audit.read"))])
     assert by_token(b"hers").principal.scopes == ("prompt.list",)
 
 
