@@ -5,7 +5,6 @@ interrupted first one is completed. Owns the order of the steps. Does not own wh
 tokens (`permissions_app`), the catalog (`sessions_app.catalog`), the folder itself (`supervisor.py`).
 """
 
-import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -13,19 +12,14 @@ from contextlib import closing
 from pathlib import Path
 
 from django.conf import settings
-from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection
 
 from ochat_site.env import ConfigError, Env
 from ochat_site.secrets import make_private_dir, write_private_file
-from permissions_app import principals, tokens
-from permissions_app.models import SCOPES
-from sessions_app import callers, clock, store
+from permissions_app import operators
+from sessions_app import clock, store
 from sessions_app.errors import MigrationRequired
-
-OPERATOR = "operator"
-PASSWORD_BYTES = 15  # 20 characters, 120 bits.
 
 
 def prepare(env: Env) -> Iterator[str]:
@@ -76,30 +70,18 @@ def _example_catalog(env: Env) -> Iterator[str]:
 
 
 def _operator() -> Iterator[str]:
-    if User.objects.filter(is_superuser=True).exists():
-        return
-    password = secrets.token_urlsafe(PASSWORD_BYTES)
-    with transaction.atomic():
-        user = User.objects.create_superuser(OPERATOR, password=password)
-        user.user_permissions.set(principals.scope_permissions())
-        principals.of_user(user)
-    yield f"Operator account: {OPERATOR}, password {password} (shown once; `manage.py changepassword` sets another)."
+    made = operators.ensure_operator()
+    if made is not None:
+        yield (
+            f"Operator account: {made.username}, password {made.password} "
+            "(shown once; `manage.py changepassword` sets another)."
+        )
 
 
 def _client_token(env: Env) -> Iterator[str]:
     """Make the token of `client.token`, with which the terminal client speaks for the operator."""
-    path = env.data_dir / "client.token"
+    path = env.data_dir / operators.CLIENT_TOKEN
     if path.exists():
         return
-    user = User.objects.filter(is_superuser=True).order_by("id")[0]
-    principal = principals.of_user(user)
-    by = callers.Caller(
-        principal_id=principal.id,
-        scopes=frozenset(SCOPES),
-        visible=callers.EVERYTHING,
-        access=callers.Operator("first_run"),
-    )
-    held = principals.scopes_of_user(user.id)
-    issued = tokens.create_token(by, principal, scopes=held, source="command", name=path.name)
-    write_private_file(path, issued.plaintext + "\n")
+    write_private_file(path, operators.issue_client_token() + "\n")
     yield f"A token with all scopes is in {path}."
