@@ -3,6 +3,8 @@
 With several workers each of them leaves the same tests out; the first to end tells the controller.
 """
 
+from collections import Counter
+
 import pytest
 
 _KEY = "not_run"
@@ -32,5 +34,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the names of what a mark left out; who chose by `-k` knows what he chose."""
     if _left_out and not terminalreporter.config.option.keyword:
         terminalreporter.section("not run")
-        for name in _left_out:
-            terminalreporter.line(name)
+        for name, cases in Counter(name.partition("[")[0] for name in _left_out).items():
+            terminalreporter.line(name if cases == 1 else f"{name} ({cases} cases)")
