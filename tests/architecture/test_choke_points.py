@@ -13,7 +13,6 @@ ALLOWED = {
     ("sessions_app/broadcast.py", "channels.layers"),
     ("sessions_app/clock.py", "datetime.datetime.now"),
     ("sessions_app/encoding.py", "msgspec.json.Encoder"),
-    ("sessions_app/runtime/models/items.py", "msgspec.json.Encoder"),
 }
 
 
