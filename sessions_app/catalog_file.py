@@ -33,7 +33,9 @@ MAX_CATALOG_BYTES = 4 * 1024 * 1024
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}\Z")]
 """What people call an entry; stable ids are derived from it."""
-NonEmpty = Annotated[str, Meta(min_length=1)]
+Text = Annotated[str, Meta(pattern=r"^[^\0]*\Z")]
+"""Neither a file system nor every database takes a NUL."""
+NonEmpty = Annotated[str, Meta(min_length=1, pattern=r"^[^\0]*\Z")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}\Z")]
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")]
 AwareTime = Annotated[datetime, Meta(tz=True)]
@@ -129,11 +131,11 @@ class PromptEntry(_Table, frozen=True, kw_only=True):
     id: Name
     path: NonEmpty
     """Of the root file; a relative one starts at the folder of the catalog."""
-    description: str = ""
+    description: Text = ""
     enabled: bool = True
     allowed_workspaces: tuple[Name, ...]
     permission_profile: Name
-    runtime_policy: str = ""
+    runtime_policy: Text = ""
 
 
 class TokenEntry(_Table, frozen=True, kw_only=True):
@@ -142,7 +144,7 @@ class TokenEntry(_Table, frozen=True, kw_only=True):
     token_sha256: Sha256
     principal_id: PrincipalId
     scopes: tuple[Scope, ...]
-    attributes: dict[NonEmpty, str] = field(default_factory=dict)
+    attributes: dict[NonEmpty, Text] = field(default_factory=dict)
     expires_at: AwareTime | None = None
 
     def __post_init__(self) -> None:

@@ -183,6 +183,7 @@ def test_settings_of_another_store_are_refused_by_name(key: str) -> None:
         ("approval_timeout_ms = 0", "approval_timeout_ms = -1", "approval_timeout_ms: expected int >= 0"),
         ("max_cost_usd = 1.5", "max_cost_usd = 0", "max_cost_usd: expected float > 0.0"),
         ('path = "prompts/coding.chatmd"', "path = 1", "path: expected str, got int"),
+        ('path = "prompts/coding.chatmd"', r'path = "\u0000"', "path: not of the right form"),
         ('["project", "scratch"]', '["project", "attic"]', "there is no workspace attic"),
         ('permission_profile = "interactive"', 'permission_profile = "none"', "there is no permission profile none"),
         ('default_prompt = "coding"', 'default_prompt = "chat"', "there is no prompt chat"),
