@@ -101,6 +101,7 @@ def prompt_record(row: PromptDefinition) -> records.Prompt:
         current_revision=row.current_revision_id or UNSET,
         allowed_workspaces=tuple(sorted(workspace.id for workspace in row.allowed_workspaces.all())),
         permission_profile=row.permission_profile,
+        runtime_policy=row.runtime_policy or UNSET,
         availability="unavailable" if reason else "available",
         unavailable_reason=reason or UNSET,
     )

@@ -29,7 +29,7 @@ def prepare(definition: WorkspaceDefinition, session_id: str) -> WorkspaceInstan
     """
     instance_id = ids.new_id("wsi")
     if definition.kind == "physical":
-        path = _physical(definition)
+        path = physical_root(definition.path)
         domain = definition.conflict_domain or str(path)
     else:
         path = _make_temporary(definition, session_id, instance_id)
@@ -60,19 +60,20 @@ def check(session: Session) -> None:
         raise WorkspaceUnavailable("the workspace of this session is not there")
 
 
+def physical_root(path: str) -> Path:
+    """Return the canonical folder of a physical workspace. Raises WorkspaceUnavailable when it is not there."""
+    try:
+        root = Path(path).resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError: links that go round in a circle
+        raise WorkspaceUnavailable("the workspace is not there") from None
+    if not root.is_dir():
+        raise WorkspaceUnavailable("the workspace is not a folder")
+    return root
+
+
 def session_folder(session_id: str) -> Path:
     """Return the private folder of one session below the data folder; ids are safe file names (wire 1)."""
     return Path(settings.ENV.data_dir) / "sessions" / session_id
-
-
-def _physical(definition: WorkspaceDefinition) -> Path:
-    try:
-        path = Path(definition.path).resolve(strict=True)
-    except OSError:
-        raise WorkspaceUnavailable("the workspace is not there") from None
-    if not path.is_dir():
-        raise WorkspaceUnavailable("the workspace is not a folder")
-    return path
 
 
 def _make_temporary(definition: WorkspaceDefinition, session_id: str, instance_id: str) -> Path:

@@ -15,6 +15,9 @@ class CatalogState(models.Model):
     digest = models.CharField(max_length=64, blank=True)
     server_settings = EncodedField(default=b"{}")
     defaults = EncodedField(default=b"{}")
+    """`catalog.Defaults`: what of the file is neither a row of its own nor a setting of the server."""
+    entries = EncodedField(default=b"{}")
+    """A digest of each entry of the file, by table and name, from which the next load tells what changed."""
     loaded_at = models.DateTimeField()
     error = models.TextField(blank=True)
 
@@ -92,6 +95,7 @@ class PromptDefinition(models.Model):
         ProfileRevision, null=True, on_delete=models.PROTECT, related_name="+"
     )
     """Null when no profile of that name is configured: creation is then `configuration_invalid`."""
+    runtime_policy = models.TextField(blank=True)
     current_revision = models.ForeignKey(
         PromptRevision, null=True, on_delete=models.PROTECT, related_name="+"
     )

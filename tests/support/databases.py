@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 
 from ochat_site import env, settings
-from sessions_app import db, store
+from sessions_app import catalog, db, store
 
 
 def sqlite_url(path: Path) -> str:
@@ -56,3 +56,4 @@ def _point(database: Mapping[str, Any]) -> None:
     connections.settings["default"] = database
     ContentType.objects.clear_cache()
     store.forget()
+    catalog.forget()
