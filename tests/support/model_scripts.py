@@ -50,7 +50,14 @@ class Break:
     message: str = "broken on purpose"
 
 
-Control: TypeAlias = Wait | Pause | Hang | Drop | End | Break
+@dataclass(frozen=True)
+class Event:
+    """Send this event as it is."""
+
+    data: dict[str, Any]
+
+
+Control: TypeAlias = Wait | Pause | Hang | Drop | End | Break | Event
 
 
 class _Spoken:
@@ -69,21 +76,26 @@ class Text(_Spoken):
 
 
 class Thought(_Spoken):
-    """Reasoning, sent in these chunks; `seal` is what the provider wants back unchanged."""
+    """Reasoning, sent in these chunks; `seal` is what the provider wants back unchanged, all there is if
+    `redacted`."""
 
-    def __init__(self, *chunks: str | Control, seal: str = "sealed") -> None:
+    def __init__(self, *chunks: str | Control, seal: str = "sealed", redacted: bool = False) -> None:
         super().__init__(chunks)
+        self.redacted = redacted
         self.seal = seal
 
 
 class Call(_Spoken):
-    """A tool call whose arguments are sent in these chunks."""
+    """A tool call whose arguments are sent in these chunks; `extra` is what some chat servers add to one."""
 
-    def __init__(self, name: str, *chunks: str | Control, call_id: str = "", custom: bool = False) -> None:
+    def __init__(
+        self, name: str, *chunks: str | Control, call_id: str = "", custom: bool = False, extra: object = None
+    ) -> None:
         super().__init__(chunks or ("{}",))
         self.name = name
         self.call_id = call_id or f"call_{next(_serial)}"
         self.custom = custom
+        self.extra = extra
 
 
 Step: TypeAlias = Text | Thought | Call | Control
@@ -122,7 +134,8 @@ def words(count: int) -> Text:
 def render(reply: Reply, path: str, model: str) -> Iterator[bytes | Control]:
     """Render a reply in the dialect of the endpoint `path`: encoded events, and controls where they stand."""
     dialect = path.rpartition("/")[2]
-    return {"responses": _responses, "completions": _chat, "messages": _messages}[dialect](reply, model)
+    renderer = {"responses": _responses, "completions": _chat, "messages": _messages}[dialect]
+    return (_event(part.data) if isinstance(part, Event) else part for part in renderer(reply, model))
 
 
 def error_body(fail: Fail | Break, path: str) -> bytes:
@@ -266,10 +279,9 @@ def _chat(reply: Reply, model: str) -> Iterator[bytes | Control]:
         elif isinstance(step, Thought):
             yield from _over(step.chunks, lambda chunk: delta(reasoning_content=chunk))
         elif isinstance(step, Call):
-            function = {"name": step.name, "arguments": ""}
-            yield delta(
-                tool_calls=[{"index": calls, "id": step.call_id, "type": "function", "function": function}]
-            )
+            call = {"index": calls, "id": step.call_id, "type": "function"}
+            extra = {"extra_content": step.extra} if step.extra else {}
+            yield delta(tool_calls=[{**call, **extra, "function": {"name": step.name, "arguments": ""}}])
             yield from _over(step.chunks, arguments(calls))
             calls += 1
         else:
@@ -306,6 +318,8 @@ def _messages_block(step: Text | Thought | Call, index: int) -> Iterator[bytes |
     match step:
         case Text():
             block, kind, member = {"type": "text", "text": ""}, "text_delta", "text"
+        case Thought(redacted=True):
+            block, kind, member = {"type": "redacted_thinking", "data": step.seal}, "", ""
         case Thought():
             block = {"type": "thinking", "thinking": "", "signature": ""}
             kind, member = "thinking_delta", "thinking"
@@ -318,6 +332,6 @@ def _messages_block(step: Text | Thought | Call, index: int) -> Iterator[bytes |
 
     yield _event({"type": "content_block_start", "index": index, "content_block": block})
     yield from _over(step.chunks, lambda chunk: delta(**{"type": kind, member: chunk}))
-    if isinstance(step, Thought):
+    if isinstance(step, Thought) and not step.redacted:
         yield delta(type="signature_delta", signature=step.seal)
     yield _event({"type": "content_block_stop", "index": index})

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import socket
 import threading
 from collections import deque
@@ -44,10 +45,14 @@ WAIT_S = 20.0
 failure."""
 
 
+_connections = itertools.count()
+
+
 class Request:
     """A request that the server got."""
 
-    def __init__(self, path: str, headers: dict[str, str], raw: bytes) -> None:
+    def __init__(self, connection: int, path: str, headers: dict[str, str], raw: bytes) -> None:
+        self.connection = connection
         self.path = path
         self.headers = headers
         self.raw = raw
@@ -153,13 +158,14 @@ class ModelServer:
             writer.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = next(_connections)
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = {
                 name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])
             }
             raw = await reader.readexactly(int(headers.get("content-length", 0)))
-            request = Request(head[0].split()[1], headers, raw)
+            request = Request(connection, head[0].split()[1], headers, raw)
             with self._changed:
                 self.requests.append(request)
                 self._changed.notify_all()

@@ -152,8 +152,7 @@ class ReplyWriter:
         return _reasoning(next(self._numbers), new_id("rs"))
 
     def call(self, name: str, call_id: str) -> OpenItem:
-        """Open a call of the tool `name`; an empty `call_id` is replaced, since some servers give none."""
-        call_id = call_id or new_id("call")
+        """Open a call of the tool `name`."""
         if name in self._custom:
             return _custom_call(next(self._numbers), new_id("ctc"), name, call_id)
         return _function_call(next(self._numbers), new_id("fc"), name, call_id)

@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from sessions_app import records
+from sessions_app.ids import new_id
 from sessions_app.runtime.models.compose import ReplyWriter, wrap
 from sessions_app.runtime.models.items import is_object, parts, read_item
 from sessions_app.runtime.models.port import ModelEvent, ModelRequest, ToolSpec, Usage
@@ -87,7 +88,7 @@ def _wanted(said: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
 def _call(reply: ReplyWriter, tool: ToolSpec, said: str) -> Iterator[ModelEvent]:
     found = said[said.find("{") : said.rfind("}") + 1]
     arguments = found if is_object(found) else "{}"
-    call = reply.call(tool.name, "")
+    call = reply.call(tool.name, new_id("call"))
     yield from call.begin()
     yield from call.add(arguments if tool.kind == "function" else wrap(said))
     yield from call.end()

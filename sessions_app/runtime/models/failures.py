@@ -132,4 +132,4 @@ def failure(reason: ErrorReason, codes: tuple[str, ...] = (), *, retryable: bool
 
 
 def _overflows(error: ProviderError) -> bool:
-    return any(_OVERFLOW.search(str(text)) for text in (error.code, error.message) if text is not None)
+    return any(_OVERFLOW.search(str(text)) for text in (error.code, error.type, error.message) if text)

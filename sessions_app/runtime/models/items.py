@@ -29,16 +29,24 @@ class AnthropicSeal(msgspec.Struct, frozen=True, omit_defaults=True):
     redacted: str = ""
 
 
+class ChatSeal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chat server wants back: reasoning in the `member` in which it came, or the `extra` that came
+    with the call `of`."""
+
+    member: str = ""
+    extra: Raw | UnsetType = UNSET
+    of: str = ""
+
+
 class SealedReasoning(records.ReasoningItem, frozen=True, kw_only=True):
     """Reasoning with what its provider wants back.
 
-    `encrypted_content` is OpenAI's own member. `chat` names the member of a chat message in which the text
-    came. `pydantic_ai` is an encoded object of that adapter.
+    `encrypted_content` is OpenAI's own member; `pydantic_ai` is an encoded object of that adapter.
     """
 
     encrypted_content: str | UnsetType = UNSET
     anthropic: AnthropicSeal | UnsetType = UNSET
-    chat: str | UnsetType = UNSET
+    chat: ChatSeal | UnsetType = UNSET
     pydantic_ai: Raw | UnsetType = UNSET
 
 

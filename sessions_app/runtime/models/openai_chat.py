@@ -4,7 +4,8 @@ Owns telling history as chat messages and a chat stream as a reply. Does not own
 
 Nothing of the history is lost on the way, though chat has fewer words: consecutive items of the assistant
 are one message; images in a tool's output follow the outputs as a user message; a custom tool is a function
-of one argument; reasoning goes back only to the kind of server it came from, in the member in which it came.
+of one argument; reasoning goes back only to the kind of server it came from, in the member in which it came;
+what a server adds to a call goes back with it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sessions_app import records
 from sessions_app.encoding import encode
+from sessions_app.ids import new_id
 from sessions_app.runtime.models.compose import OpenItem, ReplyWriter, parameters, wrap
 from sessions_app.runtime.models.failures import ProviderError, broken_off, failure, from_stream
-from sessions_app.runtime.models.items import Image, SealedReasoning, is_object, parts, runs
+from sessions_app.runtime.models.items import ChatSeal, Image, SealedReasoning, is_object, parts, runs
 from sessions_app.runtime.models.port import ModelEvent, ModelRequest, Usage
 from sessions_app.runtime.models.sdk import Endpoint
 
@@ -76,6 +78,7 @@ class _Function(Struct, frozen=True):
 class _Call(Struct, frozen=True, tag_field="type", tag="function"):
     id: str
     function: _Function
+    extra_content: Raw | UnsetType = UNSET
 
 
 class _Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,8 +149,10 @@ def _messages(items: Sequence[bytes]) -> Iterator[_Message]:
 
 
 def _answer(run: Iterator[records.ProviderItem]) -> _Message:
+    """Return the message of a run of the assistant; what another adapter sealed, and searches, are left
+    out."""
     texts: list[str] = []
-    calls: list[_Call] = []
+    calls: dict[str, _Call] = {}
     reasoning: dict[str, str] = {}
     for item in run:
         match item:
@@ -155,15 +160,16 @@ def _answer(run: Iterator[records.ProviderItem]) -> _Message:
                 texts += [part.text for part in item.content]
             case records.InputMessageItem():
                 texts += [part for part in parts(item.content) if isinstance(part, str)]
-            case records.FunctionCallItem():
-                calls.append(_Call(item.call_id, _Function(item.name, item.arguments)))
-            case records.CustomToolCallItem():
-                calls.append(_Call(item.call_id, _Function(item.name, wrap(item.input))))
-            case SealedReasoning(chat=str(member)) if member in _REASONING:
-                reasoning[member] = "".join(part.text for part in item.summary)
-    # Reasoning that another provider sealed, and its searches, are left out: they mean nothing here.
-    content = "".join(texts)
-    return _Message(role="assistant", content=content or None, tool_calls=tuple(calls), **reasoning)
+            case records.FunctionCallItem() | records.CustomToolCallItem():
+                arguments = item.arguments if isinstance(item, records.FunctionCallItem) else wrap(item.input)
+                calls[item.call_id] = _Call(item.call_id, _Function(item.name, arguments))
+            case SealedReasoning(chat=ChatSeal() as seal):
+                if seal.member in _REASONING:
+                    reasoning[seal.member] = "".join(part.text for part in item.summary)
+                if seal.of in calls:
+                    calls[seal.of] = msgspec.structs.replace(calls[seal.of], extra_content=seal.extra)
+    content = "".join(texts) or None
+    return _Message(role="assistant", content=content, tool_calls=tuple(calls.values()), **reasoning)
 
 
 def _outputs(run: Iterator[records.ProviderItem]) -> Iterator[_Message]:
@@ -202,6 +208,7 @@ class _CallDelta(Struct, frozen=True):
     index: int | None = None
     id: str | None = None
     function: _FunctionDelta = _FunctionDelta()
+    extra_content: Raw | UnsetType = UNSET
 
 
 class _Delta(Struct, frozen=True):
@@ -247,6 +254,8 @@ class _Reader:
     def __init__(self, reply: ReplyWriter) -> None:
         self._reply = reply
         self._open: dict[str | int, OpenItem] = {}
+        self._call_ids: dict[int, str] = {}
+        self._extra: dict[int, Raw] = {}
         self._finish: str | None = None
         self._usage = _Usage()
 
@@ -272,10 +281,14 @@ class _Reader:
             raise broken_off("ended the reply")
         truncated = self._finish == "length"
         for key, item in self._open.items():
-            if truncated and isinstance(key, int) and not is_object(item.text):
-                continue  # Cut off.
-            seal = {"chat": key} if key in _REASONING else {}
+            if truncated and key in self._call_ids and not is_object(item.text):
+                continue  # Half a call.
+            seal = {"chat": ChatSeal(member=str(key))} if key in _REASONING else {}
             yield from item.end(**seal)
+        for key, extra in self._extra.items():
+            carrier = self._reply.reasoning()
+            yield from carrier.begin()
+            yield from carrier.end(chat=ChatSeal(extra=extra, of=self._call_ids[key]))
         if self._finish == "content_filter":
             raise failure("provider_refused", (self._finish,))
         yield from self._reply.end(_usage(self._usage), truncated=truncated)
@@ -291,15 +304,14 @@ class _Reader:
             yield from self._read_call(call)
 
     def _read_call(self, call: _CallDelta) -> Iterator[ModelEvent]:
-        calls = [key for key in self._open if isinstance(key, int)]
-        key = call.index  # Some servers give none and send each call whole, or its id with its first piece.
-        if key is None:
-            key = len(calls) if call.id or not calls else calls[-1]
-
-        def opened() -> OpenItem:
-            return self._reply.call(call.function.name or "", call.id or "")
-
-        yield from self._add(key, opened, call.function.arguments or "")
+        key = call.index
+        if key is None:  # Some servers send each call whole, or its id with its first piece.
+            key = len(self._call_ids) if call.id or not self._call_ids else [*self._call_ids][-1]
+        call_id = self._call_ids.setdefault(key, call.id or new_id("call"))
+        name = call.function.name or ""
+        yield from self._add(key, lambda: self._reply.call(name, call_id), call.function.arguments or "")
+        if call.extra_content is not UNSET:
+            self._extra[key] = Raw(bytes(call.extra_content))  # A copy: the other keeps all of the chunk.
 
     def _add(self, key: str | int, opened: Callable[[], OpenItem], text: str) -> Iterator[ModelEvent]:
         item = self._open.get(key)

@@ -39,6 +39,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.messages import ModelRequest as Heard
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, infer_model
+from pydantic_ai.models.openai import OpenAIStreamedResponse
 from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -52,6 +53,9 @@ from sessions_app.runtime.models.failures import broken_off, failure, from_statu
 from sessions_app.runtime.models.items import Image, SealedReasoning, is_object, parts, runs
 from sessions_app.runtime.models.port import ErrorReason, ModelError, ModelEvent, ModelRequest, Usage
 from sessions_app.runtime.models.sdk import ClientOptions
+
+_ENDLESS = {"snowflake"}
+"""Providers that resemble OpenAI but never say that a reply is complete."""
 
 
 def make(name: str) -> Model:
@@ -201,7 +205,11 @@ def _unseal(part: _Part, seal: _Seal) -> _Part:
 
 
 class _Reader:
-    """Turns the events of one response into those of the port."""
+    """Turns the events of one response into those of the port.
+
+    The library ends the last part when the stream does, however that was; so the end of each part is held
+    until something follows it or the reply turns out to be complete.
+    """
 
     def __init__(self, reply: ReplyWriter) -> None:
         self._reply = reply
@@ -219,15 +227,15 @@ class _Reader:
                 if text := _gained(event.delta):
                     yield from self._open[event.index].add(text)
             case PartEndEvent() if event.index in self._open:
-                yield from self._finish(event)
+                yield from self._release()
+                self._held = event
 
     def end(self, stream: StreamedResponse) -> Iterator[ModelEvent]:
         """Yield the end of the reply. Raises ModelError when the provider did not end it or filtered it."""
-        if stream.finish_reason is None and not (stream.provider_details or {}).get("finish_reason"):
+        if not _ended(stream):
             raise broken_off("ended the reply")
         truncated = stream.finish_reason == "length"
-        if not truncated:
-            yield from self._release()
+        yield from self._release(truncated=truncated)
         if stream.finish_reason == "content_filter":
             raise failure("provider_refused", (stream.finish_reason,))
         yield from self._reply.end(_usage(stream.usage), truncated=truncated)
@@ -248,24 +256,16 @@ class _Reader:
         if text:
             yield from item.add(text)
 
-    def _finish(self, event: PartEndEvent) -> Iterator[ModelEvent]:
-        item, part = self._open[event.index], event.part
-        if isinstance(part, ToolCallPart):
-            if isinstance(part.args, dict):
-                yield from item.add(to_json(part.args).decode())
-            if item.text and not is_object(item.text):
-                self._held = event  # Maybe cut off: the end of the reply tells.
-                return
-        yield from self._close(event)
-
-    def _release(self) -> Iterator[ModelEvent]:
-        """End the call that was held: something follows it, so it was not cut off."""
-        if self._held is not None:
-            event, self._held = self._held, None
-            yield from self._close(event)
-
-    def _close(self, event: PartEndEvent) -> Iterator[ModelEvent]:
-        item, part = self._open.pop(event.index), event.part
+    def _release(self, *, truncated: bool = False) -> Iterator[ModelEvent]:
+        """End the part that was held; when the reply was `truncated` behind it, not half a call."""
+        if self._held is None:
+            return
+        item, part = self._open.pop(self._held.index), self._held.part
+        self._held = None
+        if isinstance(part, ToolCallPart) and isinstance(part.args, dict):
+            yield from item.add(to_json(part.args).decode())
+        if truncated and isinstance(part, ToolCallPart) and not is_object(item.text):
+            return
         if isinstance(part, ThinkingPart):
             seal = _Seal(part.provider_name, part.id, part.signature, _details(part))
             yield from item.end(pydantic_ai=Raw(encode(seal)))
@@ -295,6 +295,17 @@ def _gained(delta: object) -> str:
             return ""
 
 
+def _ended(stream: StreamedResponse) -> bool:
+    """Say whether the provider said that the reply is complete.
+
+    For servers that resemble OpenAI the library makes up a reason to finish where there is none; it keeps a
+    true one in the details as well.
+    """
+    if isinstance(stream, OpenAIStreamedResponse) and stream.provider_name not in _ENDLESS:
+        return bool((stream.provider_details or {}).get("finish_reason"))
+    return stream.finish_reason is not None
+
+
 def _usage(usage: RequestUsage) -> Usage:
     return Usage(
         usage.input_tokens,
@@ -311,19 +322,17 @@ def _failure(error: exceptions.AgentRunError | exceptions.UserError) -> ModelErr
     match error:
         case exceptions.ModelContextWindowExceededError():
             return failure("context_overflow", codes)
+        case exceptions.ModelQuotaExceededError():
+            return failure("provider_limit", codes)
+        case exceptions.ModelHTTPError():
+            return from_status(error.status_code, error.body)
         case exceptions.ModelAuthenticationError():
             return failure("provider_auth", codes)
         case exceptions.ModelRateLimitError():
             return failure("provider_limit", codes, retryable=True)
-        case exceptions.ModelQuotaExceededError():
-            return failure("provider_limit", codes)
         case (
             exceptions.ModelRequestRejectedError() | exceptions.ContentFilterError() | exceptions.UserError()
         ):
             return failure("provider_refused", codes)
-        case exceptions.ModelAPIError(in_stream=True) | exceptions.UnexpectedModelBehavior():
-            return broken_off("failed")
-        case exceptions.ModelHTTPError():
-            return from_status(error.status_code, error.body)
         case _:
             return failure("provider_unavailable", codes, retryable=True)

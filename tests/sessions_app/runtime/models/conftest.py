@@ -35,6 +35,14 @@ async def models() -> AsyncIterator[Models]:
 
 
 @pytest.fixture
+async def once() -> AsyncIterator[Models]:
+    """Models whose SDKs never ask again."""
+    made = Models("openai-responses", ClientOptions(silence_s=20.0, max_retries=0))
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
 async def impatient() -> AsyncIterator[Models]:
     """Models that neither wait for a silent provider nor ask again."""
     made = Models("openai-responses", ClientOptions(silence_s=0.2, max_retries=0))

@@ -1,15 +1,11 @@
 """What a reply is, whichever provider gives it."""
 
 from sessions_app import records
-from sessions_app.runtime.models import ModelRequest, Models, StreamEvent, ToolSpec
+from sessions_app.runtime.models import ModelRequest, Models, StreamEvent
+from tests.sessions_app.runtime.models.asking import ASKED, CLOCK, HELLO
 from tests.support.model_replies import hear
 from tests.support.model_scripts import Call, Reply, Text, Thought
 from tests.support.model_servers import ModelServer
-
-HELLO = b'{"type":"message","role":"user","content":[{"type":"input_text","text":"hello"}]}'
-CLOCK = ToolSpec("clock", "Tells the time.")
-NOTE = ToolSpec("note", "Takes any text.", kind="custom")
-ASKED = ModelRequest(items=[HELLO], tools=(CLOCK, NOTE), cache_key="ses_1")
 
 
 async def test_text_is_streamed_and_ends_as_a_message(
