@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw
 from sessions_app import ledger, limits, participants
 from sessions_app.errors import InvalidRequest
 from sessions_app.ids import history_number
-from sessions_app.models import Archive, DeferredEntry, HistoryEntry, Session, ToolCall
+from sessions_app.models import Archive, Attachment, DeferredEntry, HistoryEntry, Session, ToolCall
 from sessions_app.projection import project_event, project_snapshot
 from sessions_app.records import (
     HistoryWindow,
@@ -65,6 +65,11 @@ class Replay:
 def load(session_id: str) -> Session | None:
     """Return a session with its active operation, or None when there is none or it is archived."""
     return Session.objects.select_related("active_operation").filter(id=session_id, archived_at=None).first()
+
+
+def is_attached(session: Session, attachment_id: str, connection_id: str) -> bool:
+    """Tell whether an attachment of this session is there and belongs to this connection."""
+    return Attachment.objects.filter(id=attachment_id, session=session, connection=connection_id).exists()
 
 
 def replay(session: Session, after_sequence: int | None, view: View, cursor: CursorMaker) -> Replay:
