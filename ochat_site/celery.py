@@ -20,6 +20,10 @@ PUBLISH_TIMEOUT_SECONDS = 1.0
 VISIBILITY_TIMEOUT = timedelta(hours=1)
 
 app = Celery("ochat")
+# In every thread: by itself Celery makes it the application of this one only.
+app.set_default()
+# Tasks are published from threads of their own, which see the default application only.
+app.set_default()
 app.conf.update(
     broker_url=settings.ENV.redis.broker_url if settings.ENV.redis is not None else "memory://",
     broker_transport_options={

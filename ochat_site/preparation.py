@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.core.management.sql import emit_post_migrate_signal
+from django.db import OperationalError, connection, transaction
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
 from ochat_site.env import ConfigError, Env
 from ochat_site.secrets import make_private_dir, write_private_file
@@ -42,14 +46,36 @@ def _migrated(env: Env) -> Iterator[str]:
     try:
         store.check()
     except MigrationRequired:
-        yield from _backup(env)
-        call_command("migrate", interactive=False, verbosity=0)
+        if connection.introspection.table_names():
+            yield from _backup(env)
+            call_command("migrate", interactive=False, verbosity=0)
+        else:
+            make_store()
         store.check()
 
 
+def make_store() -> None:
+    """Make the tables of a new store from the models at once, in one transaction.
+
+    Migrations lead to the same tables, which a test asserts, but take seconds to get there. For the same
+    reason no migration may do more to an empty store than change its tables.
+    """
+    with connection.constraint_checks_disabled(), transaction.atomic(durable=True):
+        with connection.schema_editor() as editor:
+            for model in apps.get_models():
+                if model._meta.can_migrate(connection):
+                    editor.create_model(model)
+        recorder = MigrationRecorder(connection)
+        recorder.ensure_schema()
+        for app, name in MigrationLoader(None).disk_migrations:
+            recorder.record_applied(app, name)
+        # Content types and permissions, among them the scopes.
+        emit_post_migrate_signal(verbosity=0, interactive=False, db=connection.alias)
+
+
 def _backup(env: Env) -> Iterator[str]:
-    """Copy a SQLite store that holds something; a PostgreSQL server has backups of its own."""
-    if connection.vendor != "sqlite" or not connection.introspection.table_names():
+    """Copy a SQLite store; a PostgreSQL server has backups of its own."""
+    if connection.vendor != "sqlite":
         return
     make_private_dir(env.data_dir / "backups")
     target = env.data_dir / "backups" / f"before-migration-{clock.now():%Y%m%d-%H%M%S}.sqlite3"

@@ -1,10 +1,11 @@
 """Rules of the house that no linter has."""
 
 import ast
+import re
 
 import pytest
 
-from tests.architecture.source import PACKAGES, functions, modules
+from tests.architecture.source import PACKAGES, ROOT, functions, modules
 
 # Modules that hold nothing but a heavy library, imported with it at its first use.
 FIRST_USE = {("sessions_app/runtime/models/pydantic_ai.py", "sessions_app.runtime.models")}
@@ -35,6 +36,17 @@ def test_models_have_no_effects_of_their_own(method: str) -> None:
         if function.name == method
     ]
     assert overridden == []
+
+
+def test_migrations_only_change_tables() -> None:
+    """A new store is made from the models at once: what a migration did besides would be missing in it."""
+    others = [
+        str(path)
+        for package in PACKAGES
+        for path in (ROOT / package).glob("migrations/0*.py")
+        if re.search(r"Run(SQL|Python)", path.read_text(encoding="utf-8"))
+    ]
+    assert others == []
 
 
 def test_every_module_says_what_it_is() -> None:

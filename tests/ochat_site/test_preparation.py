@@ -51,6 +51,16 @@ def test_another_command_goes_on_in_the_same_process(install: Installations, dat
     assert done.stdout == "System check identified no issues (0 silenced).\n"
 
 
+def test_migrations_lead_to_the_tables_that_a_new_store_gets_at_once(
+    tmp_path: Path, install: Installations
+) -> None:
+    migrated = _new(tmp_path)
+    done = migrated.run("migrate", "--verbosity", "0")
+    assert done.returncode == 0, done.stderr
+    with closing(_store(install())) as at_once, closing(_store(migrated)) as step_by_step:
+        assert _schema(at_once) == _schema(step_by_step)
+
+
 def test_an_older_store_is_copied_before_it_is_migrated(install: Installations) -> None:
     installation = install()
     with closing(_store(installation)) as store:
@@ -83,3 +93,21 @@ def test_an_unreachable_database_is_one_line(tmp_path: Path) -> None:
     done = _new(tmp_path, OCHAT_DATABASE_URL="postgresql://127.0.0.1:1/ochat").run("first_run")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "ochat: OCHAT_DATABASE_URL: cannot reach the database.\n"
+
+
+def _schema(store: sqlite3.Connection) -> dict[str, set[str]]:
+    """Every table and index, as its set of columns and constraints: their order means nothing."""
+    rows = store.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {name: _parts(sql) for name, sql in rows}
+
+
+def _parts(sql: str) -> set[str]:
+    head, _, body = sql.partition("(")
+    parts, depth = [""], 0
+    for character in body:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0 and head.startswith("CREATE TABLE"):
+            parts.append("")
+        else:
+            parts[-1] += character
+    return {head, *(part.strip().removesuffix(")") for part in parts)}
