@@ -102,21 +102,23 @@ Step: TypeAlias = Text | Thought | Call | Control
 
 
 class Reply:
-    """A streamed answer: its steps in order. `truncated`: it stops at the output limit."""
+    """A streamed answer: its steps in order. `truncated`: it stops at the output limit; `filtered`: at a filter."""
 
-    def __init__(self, *steps: Step, truncated: bool = False) -> None:
+    def __init__(self, *steps: Step, truncated: bool = False, filtered: bool = False) -> None:
         self.steps = steps
         self.truncated = truncated
+        self.filtered = filtered
 
 
 @dataclass(frozen=True)
 class Fail:
-    """An HTTP error in the provider's own shape."""
+    """An HTTP error in the provider's own shape, or with another `body`."""
 
     status: int
     code: str = "broken"
     message: str = "broken on purpose"
     param: str | None = None
+    body: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -140,6 +142,8 @@ def render(reply: Reply, path: str, model: str) -> Iterator[bytes | Control]:
 
 def error_body(fail: Fail | Break, path: str) -> bytes:
     """Return the body of an error answer in the dialect of the endpoint `path`."""
+    if isinstance(fail, Fail) and fail.body is not None:
+        return fail.body
     return _encode(_messages_error(fail) if path.endswith("/messages") else _openai_error(fail))
 
 
@@ -194,7 +198,8 @@ def _responses(reply: Reply, model: str) -> Iterator[bytes | Control]:
             yield step
     usage = {"input_tokens": 100, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 40}}
     usage["output_tokens_details"] = {"reasoning_tokens": 5}
-    status, reason = ("incomplete", "max_output_tokens") if reply.truncated else ("completed", None)
+    reason = "content_filter" if reply.filtered else "max_output_tokens" if reply.truncated else None
+    status = "incomplete" if reason else "completed"
     final = {**response, "status": status, "output": output, "usage": usage}
     yield event(f"response.{status}", response={**final, "incomplete_details": reason and {"reason": reason}})
 
@@ -286,7 +291,8 @@ def _chat(reply: Reply, model: str) -> Iterator[bytes | Control]:
             calls += 1
         else:
             yield step
-    yield delta("length" if reply.truncated else "tool_calls" if calls else "stop")
+    stop = "tool_calls" if calls else "stop"
+    yield delta("content_filter" if reply.filtered else "length" if reply.truncated else stop)
     usage = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 40}}
     yield data(choices=[], usage={**usage, "completion_tokens_details": {"reasoning_tokens": 5}})
     yield b"data: [DONE]\n\n"
@@ -308,7 +314,8 @@ def _messages(reply: Reply, model: str) -> Iterator[bytes | Control]:
         else:
             yield step
     called = any(isinstance(step, Call) for step in reply.steps)
-    reason = "max_tokens" if reply.truncated else "tool_use" if called else "end_turn"
+    reason = "tool_use" if called else "end_turn"
+    reason = "refusal" if reply.filtered else "max_tokens" if reply.truncated else reason
     yield _event({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 20}})
     yield _event({"type": "message_stop"})
 

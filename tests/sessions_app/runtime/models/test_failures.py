@@ -75,6 +75,27 @@ async def test_an_error_inside_the_stream_has_a_reason(
     assert len(server.requests) == 1
 
 
+async def test_a_filtered_reply_is_refused_after_what_was_said(
+    server: ModelServer, models: Models, dialect: str
+) -> None:
+    server.answer(Reply(Text("Hel"), filtered=True))
+    heard = Heard()
+    with pytest.raises(ModelError) as caught:
+        await hear(models.resolve(dialect), ASKED, heard)
+    assert (caught.value.reason, caught.value.retryable) == ("provider_refused", False)
+    assert heard.text == "Hel"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"error":"text"}', b'{"error":{"code":{}}}', b""])
+async def test_an_error_answer_may_say_anything(
+    server: ModelServer, once: Models, dialect: str, body: bytes
+) -> None:
+    server.answer(Fail(400, body=body))
+    with pytest.raises(ModelError) as caught:
+        await hear(once.resolve(dialect), ASKED)
+    assert caught.value.reason == "provider_refused"
+
+
 async def test_half_a_call_is_never_heard(server: ModelServer, models: Models, dialect: str) -> None:
     server.answer(Reply(Call("clock", '{"zone":', Drop())))
     heard = Heard()
@@ -141,3 +162,17 @@ async def test_a_provider_that_is_unknown_or_not_installed_is_told(models: Model
         await hear(models.resolve(name), ASKED)
     assert (caught.value.reason, caught.value.retryable) == ("provider_refused", False)
     assert repr(name.partition(":")[0]) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("openai-chat:gpt-5", "OPENAI_BASE_URL"), ("anthropic:claude-sonnet-4-5", "ANTHROPIC_BASE_URL")],
+)
+@pytest.mark.parametrize("url", ["http://[half", "nowhere", "ftp://example.org"])
+async def test_an_address_that_is_none_is_told(
+    monkeypatch: pytest.MonkeyPatch, server: ModelServer, once: Models, name: str, variable: str, url: str
+) -> None:
+    monkeypatch.setenv(variable, url)
+    with pytest.raises(ModelError) as caught:
+        await hear(once.resolve(name), ASKED)
+    assert caught.value.reason in ("provider_refused", "provider_unavailable")
