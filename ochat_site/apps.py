@@ -1,4 +1,4 @@
-"""Registers the top layer with Django."""
+"""Registers the top layer with Django and puts the parts together."""
 
 from django.apps import AppConfig
 
@@ -10,3 +10,11 @@ class SiteConfig(AppConfig):
     label = "ochat_site"
     verbose_name = "Ochat"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Install the kernel's ports, once every app's models are there."""
+        from jobs_app.dispatch import CeleryDispatcher  # models must be loaded before these
+        from ochat_site import celery, wiring
+
+        celery.app.finalize()
+        wiring.install(CeleryDispatcher())

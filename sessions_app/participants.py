@@ -78,18 +78,11 @@ class Dispatcher(Protocol):
         """Say that an operation waits to be claimed. Never blocks and never raises for want of a broker."""
         ...
 
-    def jobs(self) -> None:
-        """Say that a job may be claimed."""
-        ...
-
 
 class _NoDispatcher:
     """Before wiring: rows wait for the sweep."""
 
     def operation(self, operation_id: str) -> None:
-        return
-
-    def jobs(self) -> None:
         return
 
 

@@ -1,0 +1,24 @@
+"""The Celery tasks: each says "look at this row" and returns at once (design 5).
+
+Owns: the tasks' names, and handing what they say to the loop of the worker process. Does not own: what runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from celery import shared_task
+
+_run_turn: list[Callable[[str], None]] = []
+
+
+def on_turn(handler: Callable[[str], None]) -> None:
+    """Give what a worker process does with the id of an operation; called from the consumer's thread, must return at once."""
+    _run_turn[:] = [handler]
+
+
+@shared_task(name="ochat.turn", ignore_result=True)
+def turn(operation_id: str) -> None:
+    """Look at an operation that may be claimed."""
+    for handler in _run_turn:
+        handler(operation_id)
