@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from django.db.models import Exists, OuterRef
 from msgspec import UNSET
 
 from permissions_app.models import DenyRule, Grant
@@ -145,8 +146,10 @@ def list_grants(
     """Return the grants behind id `after`, those of invisible sessions left out: one more than `limit`
     when there are more.
     """
-    sessions = Session.objects.all() if session_id is None else Session.objects.filter(pk=session_id)
-    rows = Grant.objects.filter(session__in=visible.restrict(sessions), pk__gt=after).order_by("pk")
+    shown = visible.restrict(Session.objects.filter(pk=OuterRef("session_id")))
+    rows = Grant.objects.filter(Exists(shown), pk__gt=after).order_by("pk")
+    if session_id is not None:
+        rows = rows.filter(session=session_id)
     if principal_id is not None:
         rows = rows.filter(principal_id=principal_id)
     if state is not None:

@@ -95,6 +95,9 @@ class Grant(models.Model):
             models.Index(fields=["principal_id", "id"], name="grant_by_principal"),
             models.Index(fields=["session", "created_at"], name="grant_newest"),
             models.Index(
+                fields=["session", "created_at", "id"], name="grant_active", condition=Q(state="active")
+            ),
+            models.Index(
                 fields=["session", "identity_digest"], name="grant_match", condition=Q(state="active")
             ),
         ]
