@@ -67,11 +67,14 @@ def propose(
     gate: Gate,
     tiers: Mapping[str, Tier],
     started: StartedEvent,
+    *,
+    live_sequence: int,
 ) -> Progress:
     """Commit what the model said together with the calls it asks for, and decide each of them.
 
     `said` are the finished items, calls included, in order. `tiers` names the tools the prompt offers; a call of any other is
-    answered with an error. Raises ClaimLost and Cancelling.
+    answered with an error. `live_sequence` is the last one handed out, kept in case the operation parks. Raises ClaimLost and
+    Cancelling.
     """
     with session_txn(claim.session_id, system("worker")) as txn:
         operation = held(txn, claim)
@@ -92,10 +95,12 @@ def propose(
         ]
         operation.calls_made += len(made)
         rows.insert(made)
-        made = uncommitted_calls(operation)
-        for row in made:
-            _decide(txn, operation, row, gate, tiers)
-        return _step(txn, operation, made, started, live_sequence=claim.live_sequence)
+        open_calls = uncommitted_calls(operation)
+        before = _states(open_calls)
+        for row in open_calls:
+            if row.position >= first:
+                _decide(txn, operation, row, gate, tiers)
+        return _step(txn, operation, open_calls, before, started, live_sequence=live_sequence)
 
 
 def advance(
@@ -112,12 +117,12 @@ def advance(
     with session_txn(claim.session_id, system("worker")) as txn:
         operation = held(txn, claim)
         calls = uncommitted_calls(operation)
+        before = _states(calls)
         outputs = {done.position: done.output for done in finished}
         for row in calls:
             if row.position in outputs and row.state == "running":
                 _done(row, outputs[row.position])
-                txn.touch()
-        return _step(txn, operation, calls, started, live_sequence=live_sequence)
+        return _step(txn, operation, calls, before, started, live_sequence=live_sequence)
 
 
 def answer(txn: Txn, operation: Operation, call_id: str, *, allowed: bool, output: str = "") -> bool:
@@ -164,18 +169,36 @@ def _decide(txn: Txn, operation: Operation, row: ToolCall, gate: Gate, tiers: Ma
             row.state = "waiting"
 
 
+_State = tuple[str, bool]
+
+
+def _states(calls: Iterable[ToolCall]) -> list[_State]:
+    return [(row.state, row.committed) for row in calls]
+
+
 def _step(
-    txn: Txn, operation: Operation, calls: Sequence[ToolCall], started: StartedEvent, *, live_sequence: int
+    txn: Txn,
+    operation: Operation,
+    calls: Sequence[ToolCall],
+    before: Sequence[_State],
+    started: StartedEvent,
+    *,
+    live_sequence: int,
 ) -> Progress:
-    """Move the uncommitted calls on: outputs whose prefix is complete enter history, approved ones start, or the turn parks."""
+    """Move the uncommitted calls on: outputs whose prefix is complete enter history, approved ones start, or the turn parks.
+
+    `before` is how the calls stood when they were read: only those that moved are written.
+    """
     _commit_prefix(txn, operation, calls)
     start = [row for row in calls if row.state == "proposed" and row.approved]
     for row in start:
         row.state = "running"
         row.started = started(row, txn.session.latest_sequence)
-        txn.touch()
-    for row in calls:
+    moved = [row for row, was, now in zip(calls, before, _states(calls), strict=True) if was != now]
+    for row in moved:
         rows.update(row, ("state", "approved", "started", "output", "committed"))
+    if moved:
+        txn.touch()
     states = {row.state for row in calls}
     parked = states <= {"done", "waiting"} and "waiting" in states
     if parked:
@@ -192,12 +215,10 @@ def _commit_prefix(txn: Txn, operation: Operation, calls: Iterable[ToolCall]) ->
     """Append the outputs of done calls, as far as every call before them has its own in history (behaviour 6.4)."""
     ready: list[NewEntry] = []
     for row in calls:
-        if row.state != "done":
+        if row.output is None:
             break
-        if not row.committed:
-            assert row.output is not None  # noqa: S101 - a constraint of the table
-            ready.append(history.entry_of(row.output))
-            row.committed = True
+        ready.append(history.entry_of(row.output))
+        row.committed = True
     if ready:
         entries.append_and_tell(txn, ready, operation_id=operation.id)
 

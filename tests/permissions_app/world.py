@@ -159,7 +159,7 @@ def propose(claim: Claim, *named: str, tier: Tier = "edit", arguments: str = "{}
         for index, name in enumerate(named, ToolCall.objects.filter(operation=claim.operation_id).count())
     ]
     tiers = dict.fromkeys(named, tier)
-    return calls.propose(claim, [], wanted, PermissionGate(), tiers, _started)
+    return calls.propose(claim, [], wanted, PermissionGate(), tiers, _started, live_sequence=0)
 
 
 def resume(claim: Claim) -> Progress:
