@@ -7,7 +7,7 @@ Owns: every state an operation passes and the one form of its last transaction. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,11 +19,12 @@ from sessions_app.encoding import encode
 from sessions_app.errors import Conflict, OperationNotFound, Refusal, to_error
 from sessions_app.events import ModeratorNotificationPayload
 from sessions_app.ledger import Txn, session_txn
-from sessions_app.models import Operation, ToolCall
-from sessions_app.models.operations import ENDED
+from sessions_app.models import HistoryEntry, Operation, ToolCall
 from sessions_app.summaries import operation_record
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from sessions_app.history import NewEntry
     from sessions_app.participants import OperationOutcome
     from sessions_app.records import Error
@@ -36,8 +37,8 @@ SERVER_SHUTDOWN = "server_shutdown"
 
 _INTERRUPTED_OUTPUT = "The call was interrupted before it returned; what it did is unknown."
 _NEVER_STARTED_OUTPUT = "The call was not run: the operation ended first."
-_RESERVED_NUMBERS = 16
-"""History sequences promised with each claim, so that streamed text carries the id its entry will have."""
+_RESERVED_NUMBERS = 256
+"""History sequences promised at once, so that streamed text carries the id its entry will have; more than one reply has items."""
 
 
 class ClaimLost(Exception):
@@ -71,6 +72,8 @@ class Claim:
     first_number: int
     """The first of the history sequences reserved for it."""
     numbers: int
+    resumed: bool
+    """It has calls already: an earlier claim parked, or was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Ending:
     """Finished items that are not in history yet."""
     streamed: Sequence[StreamedItem] | None = None
     """Text of unfinished items; None: what the worker last saved (its process is gone)."""
+    promised: range = range(0)
+    """Reserved history sequences that were never used: given back when they are still the last ones."""
 
 
 def begin_turn(txn: Txn, reason: str, *, origin: str, principal_id: str = "") -> Operation:
@@ -141,6 +146,7 @@ def claim(session_id: str, operation_id: str) -> Claim | None:
             anchor=txn.session.latest_sequence,
             first_number=first,
             numbers=_RESERVED_NUMBERS,
+            resumed=operation.calls_made > 0,
         )
 
 
@@ -162,14 +168,43 @@ def held(txn: Txn, claim: Claim) -> Operation:
     return operation
 
 
+def reserve_numbers(claim: Claim) -> range:
+    """Promise more history sequences to a claim. Raises ClaimLost and Cancelling."""
+    with session_txn(claim.session_id, system("worker")) as txn:
+        held(txn, claim)
+        first = entries.take_number(txn, _RESERVED_NUMBERS)
+        return range(first, first + _RESERVED_NUMBERS)
+
+
+def commit_said(claim: Claim, said: Sequence[NewEntry]) -> int:
+    """Commit finished items while the reply goes on; returns the newest durable sequence. Raises ClaimLost and Cancelling."""
+    with session_txn(claim.session_id, system("worker")) as txn:
+        operation = held(txn, claim)
+        entries.append_and_tell(txn, said, operation_id=operation.id)
+        return txn.session.latest_sequence
+
+
 def save_streamed(claim: Claim, items: Sequence[StreamedItem]) -> None:
     """Keep the streamed text of a running turn, so that a killed worker loses at most half a second of it.
 
     Outside the session's transactions: no revision, no event. Text of a claim that is no longer held is dropped.
     """
-    Operation.objects.filter(
+    _claimed(claim).update(streamed=encode(items))
+
+
+def check_held(claim: Claim) -> None:
+    """Raise ClaimLost or Cancelling unless the claim is held and its operation goes on; takes no lock."""
+    state = _claimed(claim).values_list("state", flat=True).first()
+    if state is None:
+        raise ClaimLost(claim.operation_id)
+    if state == "cancelling":
+        raise Cancelling(claim.operation_id)
+
+
+def _claimed(claim: Claim) -> QuerySet[Operation]:
+    return Operation.objects.filter(
         id=claim.operation_id, attempt=claim.attempt, process_id=processes.current_id()
-    ).update(streamed=encode(items))
+    )
 
 
 def cancel(txn: Txn, operation_id: str) -> None:
@@ -216,13 +251,15 @@ def finish(claim: Claim, ending: Ending) -> None:
         try:
             held(txn, claim)
         except Cancelling:
-            ending = Ending("cancelled", entries=ending.entries, streamed=ending.streamed)
+            ending = replace(ending, outcome="cancelled", error=None, interruption="")
         end(txn, ending)
 
 
 def end(txn: Txn, ending: Ending) -> None:
     """Write the terminal transaction: one form for all four outcomes, whoever writes it (behaviour 6.5)."""
     operation = _active(txn)
+    if ending.promised and ending.promised.stop == txn.session.next_history:
+        txn.session.next_history = ending.promised.start
     if operation.kind == "turn":
         missing = _missing_entries(txn, operation, ending)
         if missing:
@@ -276,13 +313,28 @@ _TERMINAL: dict[
 def _missing_entries(txn: Txn, operation: Operation, ending: Ending) -> list[NewEntry]:
     """Return what history still lacks, so that the next request is well formed (behaviour 6.5, step 1)."""
     missing = list(ending.entries)
-    streamed = _saved(operation) if ending.streamed is None else ending.streamed
     if ending.outcome != "completed":
-        missing += [
-            history.incomplete_message(item.item_id, item.text, item.number) for item in streamed if item.text
-        ]
+        streamed = _saved(operation) if ending.streamed is None else ending.streamed
+        missing += _unfinished(txn, streamed, missing)
     missing += _outputs_owed(operation, missing)
     return missing
+
+
+def _unfinished(txn: Txn, streamed: Sequence[StreamedItem], finished: Sequence[NewEntry]) -> list[NewEntry]:
+    """Return the streamed text that is in no entry: what was saved last may be older than what was committed last."""
+    spoken = [item for item in streamed if item.text]
+    if not spoken:
+        return []
+    numbers = [item.number for item in spoken]
+    known = {entry.number for entry in finished}
+    known.update(
+        HistoryEntry.objects.filter(session=txn.session, number__in=numbers).values_list("number", flat=True)
+    )
+    return [
+        history.incomplete_message(item.item_id, item.text, item.number)
+        for item in spoken
+        if item.number not in known
+    ]
 
 
 def _saved(operation: Operation) -> Sequence[StreamedItem]:
@@ -349,20 +401,20 @@ def interrupt(session_id: str, operation_id: str, process_id: str, reason: str) 
 
 
 def fail_unloadable(session_id: str, operation_id: str, refusal: Refusal) -> None:
-    """End an unclaimed operation whose session cannot be loaded: `session.error`, then the terminal transaction (14.4)."""
-    error = to_error(refusal)
-    caller = system("unloadable")
-    with session_txn(session_id, caller) as txn:
-        if txn.operation is None or txn.operation.id != operation_id or txn.operation.process_id:
-            return
-        txn.emit("session.error", error)
-    with session_txn(session_id, caller) as txn:
+    """End an unclaimed operation whose session cannot be loaded: `session.error`, then its last revision (behaviour 14.4)."""
+    with session_txn(session_id, system("unloadable")) as txn:
         operation = txn.operation
-        if (
-            operation is None
-            or operation.id != operation_id
-            or operation.process_id
-            or operation.state in ENDED
-        ):
+        if operation is None or operation.id != operation_id or operation.process_id:
             return
-        end(txn, Ending("failed", error=error))
+        emit_load_error(txn, refusal)
+        txn.next_revision()
+        end(txn, Ending("failed", error=to_error(refusal)))
+
+
+def emit_load_error(txn: Txn, refusal: Refusal) -> None:
+    """Emit `session.error`, once per cause (behaviour 8.1): again only after the session could be loaded."""
+    error = to_error(refusal)
+    encoded = encode(error)
+    if txn.session.load_error != encoded:
+        txn.session.load_error = encoded
+        txn.emit("session.error", error)
