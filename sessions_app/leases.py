@@ -64,7 +64,7 @@ def check_takeover(session: Session, principal_id: str, token: str | None) -> No
         return
     if session.lease_grace_until is None:
         raise Conflict("the session has an owner")
-    if principal_id == (session.owner_principal or session.creator):
+    if principal_id and principal_id == (session.owner_principal or session.creator):
         return
     stored = bytes(session.reclaim_digest or b"")
     if not hmac.compare_digest(stored, _digest(token or "")):

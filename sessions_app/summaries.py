@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from sessions_app import ids, records
 from sessions_app.clock import wire_time
@@ -106,7 +106,7 @@ def operation_record(operation: models.Operation) -> records.Operation:
 
 def attachment_record(attachment: models.Attachment, session: models.Session) -> records.Attachment:
     """Return an attachment, with the owner lease if it is the one that holds it."""
-    holds = session.owner_attachment == attachment.id and session.lease_expires_at is not None
+    holds = session.owner_attachment == attachment.id
     return records.Attachment(
         id=attachment.id,
         session_id=session.id,
@@ -115,9 +115,10 @@ def attachment_record(attachment: models.Attachment, session: models.Session) ->
     )
 
 
-def lease_record(session: models.Session) -> records.OwnerLease:
-    """Return the owner lease of a session that has one."""
-    assert session.lease_expires_at is not None  # noqa: S101 - callers ask for held leases only
+def lease_record(session: models.Session) -> records.OwnerLease | UnsetType:
+    """Return the owner lease of a session, if it has one."""
+    if session.lease_expires_at is None:
+        return UNSET
     return records.OwnerLease(
         generation=session.lease_generation,
         expires_at=wire_time(session.lease_expires_at),

@@ -14,7 +14,7 @@ from django.db.models import Count, Q
 from sessions_app import ids, leases, ledger, limits, pinned, processes, rows
 from sessions_app.callers import Attached, Caller, Connected, system
 from sessions_app.commands import lifecycle
-from sessions_app.errors import InvalidRequest, PermissionDenied, ResourceLimit, SessionNotFound
+from sessions_app.errors import InvalidRequest, PermissionDenied, Refusal, ResourceLimit, SessionNotFound
 from sessions_app.models import Attachment
 from sessions_app.records import Attachment as AttachmentRecord
 from sessions_app.records import AttachmentMode, StopMode
@@ -48,7 +48,9 @@ def attach(call: Call, session_id: str, mode: AttachmentMode, reclaim_token: str
     connection (retryable) or of the session, PromptUnavailable when the pinned prompt is damaged, Conflict while another owner
     is connected, PermissionDenied for one in grace without right to it.
     """
-    return ledger.command(call, session_id, Attaching, lambda txn: open_attachment(txn, mode, reclaim_token))
+    return lifecycle.load_command(
+        call, session_id, Attaching, lambda txn: open_attachment(txn, mode, reclaim_token)
+    )
 
 
 def detach(call: Call, session_id: str) -> Counters:
@@ -65,14 +67,22 @@ def detach(call: Call, session_id: str) -> Counters:
 
 
 def disconnect(attachments: Iterable[tuple[str, str]]) -> None:
-    """Let go of the attachments (session id, attachment id) of a connection that is gone (behaviour 5.6)."""
+    """Let go of the attachments (session id, attachment id) of a connection that is gone (behaviour 5.6).
+
+    Raises, after having tried every one, the first refusal of the store: what is left then goes when this is called again.
+    """
     caller = system("disconnect")
+    left: list[Refusal] = []
     for session_id, attachment_id in attachments:
         try:
             with ledger.session_txn(session_id, caller) as txn:
                 close_attachment(txn, attachment_id)
         except SessionNotFound:
             Attachment.objects.filter(id=attachment_id).delete()
+        except Refusal as refusal:
+            left.append(refusal)
+    if left:
+        raise left[0]
 
 
 def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = None) -> Attaching:
@@ -84,7 +94,9 @@ def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = 
     if owning and leases.has_lapsed(session):
         expire_owner(txn)
         txn.next_revision()
-    _check_limits(session, caller, replacing=owning and bool(session.owner_attachment))
+        if session.archived_at is not None:
+            raise SessionNotFound("no such session")  # a transient one ends with its owner
+    _check_limits(session, caller, replacing=owning and session.lease_grace_until is not None)
     pinned.check(session.prompt_revision_id)
     if owning:
         leases.check_takeover(session, caller.principal_id or "", reclaim_token)
@@ -132,10 +144,9 @@ def expire_owner(txn: Txn) -> None:
 
 
 def _check_limits(session: Session, caller: Caller, *, replacing: bool) -> None:
-    connection = _connection(caller)
-    counts = Attachment.objects.filter(Q(session=session) | Q(connection_id=connection)).aggregate(
-        of_session=Count("id", filter=Q(session=session)),
-        of_connection=Count("id", filter=Q(connection_id=connection)),
+    of_session, of_connection = Q(session=session), Q(connection_id=_connection(caller) or "")
+    counts = Attachment.objects.filter(of_session | of_connection).aggregate(
+        of_session=Count("id", filter=of_session), of_connection=Count("id", filter=of_connection)
     )
     if counts["of_connection"] >= limits.MAX_ATTACHMENTS_PER_CONNECTION:
         raise ResourceLimit("this connection has too many attachments", retryable=True)

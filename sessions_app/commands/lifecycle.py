@@ -6,26 +6,32 @@ Does not own: capacity, or the operation that a stop cancels (`commands.operatio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import structlog
 
 from sessions_app import ledger, participants, pinned, workspaces
 from sessions_app.callers import system
 from sessions_app.commands import operations
 from sessions_app.commands.messages import Changed, changed
-from sessions_app.encoding import encode
 from sessions_app.errors import (
     ConfigurationInvalid,
     InvalidState,
     PromptUnavailable,
     Refusal,
     WorkspaceUnavailable,
-    to_error,
 )
 
 if TYPE_CHECKING:
     from sessions_app.ledger import Txn
     from sessions_app.receipts import Call
     from sessions_app.records import StopMode
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+log = structlog.get_logger(__name__)
 
 LOAD_REFUSALS = (WorkspaceUnavailable, PromptUnavailable, ConfigurationInvalid)
 """What a session that cannot be loaded answers (behaviour 14.4)."""
@@ -36,12 +42,7 @@ def start_session(call: Call, session_id: str) -> Changed:
 
     Raises InvalidState for a failed session, WorkspaceUnavailable and PromptUnavailable when it cannot be loaded.
     """
-    try:
-        return ledger.command(call, session_id, Changed, _start)
-    except Refusal as refusal:
-        if isinstance(refusal, LOAD_REFUSALS):
-            note_unloadable(session_id, refusal)
-        raise
+    return load_command(call, session_id, Changed, _start)
 
 
 def stop_session(call: Call, session_id: str, mode: StopMode) -> Changed:
@@ -54,31 +55,49 @@ def stop_session(call: Call, session_id: str, mode: StopMode) -> Changed:
     return ledger.command(call, session_id, Changed, body)
 
 
-def check_loadable(txn: Txn) -> None:
-    """Refuse unless workspace and pinned prompt are there: WorkspaceUnavailable, PromptUnavailable."""
-    workspaces.check(txn.session)
-    pinned.check(txn.session.prompt_revision_id)
+def load_command(call: Call, session_id: str, result: type[T], body: Callable[[Txn], T]) -> T:
+    """Run a command as `ledger.command` does; a session that its body finds unloadable is told of, once the refusal is stored.
+
+    A refusal out of a receipt is not found again, and so tells nothing.
+    """
+    found: list[Refusal] = []
+
+    def loading(txn: Txn) -> T:
+        try:
+            return body(txn)
+        except LOAD_REFUSALS as refusal:
+            found.append(refusal)
+            raise
+
+    try:
+        return ledger.command(call, session_id, result, loading)
+    except LOAD_REFUSALS:
+        for refusal in found:
+            _tell_unloadable(session_id, refusal)
+        raise
 
 
-def note_unloadable(session_id: str, refusal: Refusal) -> None:
-    """Emit `session.error` in a transaction of its own, once per cause (behaviour 8.1)."""
-    error = encode(to_error(refusal))
-    with ledger.session_txn(session_id, system("unloadable")) as txn:
-        if txn.session.load_error != error:
-            txn.session.load_error = error
-            txn.emit("session.error", to_error(refusal))
+def _tell_unloadable(session_id: str, refusal: Refusal) -> None:
+    """Emit `session.error` in a transaction of its own: that of the refused command is taken back."""
+    try:
+        with ledger.session_txn(session_id, system("unloadable")) as txn:
+            operations.emit_load_error(txn, refusal)
+    except Refusal as failure:
+        # The command's own refusal is the answer; the next one that finds the same tells it.
+        log.warning("session.error_not_told", session_id=session_id, code=failure.code)
 
 
 def _start(txn: Txn) -> Changed:
     session = txn.session
     if session.failure is not None:
         raise InvalidState("the session has failed; reset or rebuild it first")
+    workspaces.check(session)
     if session.observed != "stopped":
         if session.desired == "stopped":
             # A graceful stop still waits for the operation: starting takes it back.
             txn.set_state(desired="running")
         return changed(txn)
-    check_loadable(txn)
+    pinned.check(session.prompt_revision_id)
     session.load_error = None
     txn.set_state(desired="running", observed="starting")
     txn.next_revision()
@@ -87,27 +106,21 @@ def _start(txn: Txn) -> Changed:
 
 
 def stop(txn: Txn, mode: StopMode) -> None:
-    """Stop the session inside an open transaction; emits nothing where nothing changes."""
+    """Stop the session inside an open transaction; emits nothing where nothing changes.
+
+    One that is stopping already and cancels now tells its state again: the operation in it is another.
+    """
     session, operation = txn.session, txn.operation
     if operation is None:
         if session.desired == "stopped" and session.observed == "stopped":
             return
         txn.set_state(desired="stopped", observed="stopped")
         operations.drop_transient(txn)
-    elif mode == "graceful" or operation.state == "cancelling":
-        if session.desired == "stopped":
-            return
-        session.desired = "stopped"
-        _tell_state(txn)
-    else:
-        session.desired = "stopped"
+    elif mode == "cancel" and operation.state != "cancelling":
         operations.begin_cancelling(txn, operation)
-        _tell_state(txn)
+        txn.set_state(desired="stopped")
+    elif session.desired != "stopped":
+        txn.set_state(desired="stopped")
     for participant in participants.installed():
         participant.on_stop(txn, mode)
     operations.end_cancelled_if_unheld(txn)
-
-
-def _tell_state(txn: Txn) -> None:
-    """Emit the state with what is observed left as it is: the operation goes on until its terminal transaction."""
-    txn.set_state()
