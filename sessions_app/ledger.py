@@ -228,13 +228,16 @@ def spanning(
     call: Call,
     session_id: str,
     result: type[T],
+    *,
+    check: Callable[[Session], None],
     prepare: Callable[[], Prepared],
     body: Callable[[Txn, Prepared], T],
 ) -> T:
     """Run an idempotent mutation whose work leaves its transaction (behaviour 11.3): `prepare` first, then `body`.
 
-    A pending receipt, tied to this process's heartbeat, is committed after the access rule has been checked; then `prepare`
-    may touch the disk or the network without holding anything; `body` runs like that of `command` and settles the receipt.
+    A pending receipt, tied to this process's heartbeat, is committed after the access rule and `check`, which refuses what the
+    session's state does not allow; then `prepare` may touch the disk or the network without holding anything; `body` runs
+    like that of `command`, has to check again, and settles the receipt.
 
     Raises as `command`; a refusal of `prepare` or `body` is settled in a transaction of its own.
     """
@@ -243,7 +246,7 @@ def spanning(
         txn = Txn(session or Session(id=session_id), call.caller)
         outcome = receipts.replay(call, session_id, result)
         if outcome is None:
-            outcome = _opened(call, session, session_id)
+            outcome = _opened(call, session, session_id, check)
         if outcome is not None:
             _record(call, session_id, txn, outcome)
     if outcome is not None:
@@ -285,12 +288,14 @@ def _attempt(
     return value
 
 
-def _opened(call: Call, session: Session | None, session_id: str) -> Refusal | None:
-    """Begin spanning work: leave a pending receipt, or settle the refusal of the access rule and return it."""
+def _opened(
+    call: Call, session: Session | None, session_id: str, check: Callable[[Session], None]
+) -> Refusal | None:
+    """Begin spanning work: leave a pending receipt, or settle the refusal of what is checked before it and return it."""
     if call.refused_by_draining:
         raise ServerShuttingDown("the server is shutting down")
     try:
-        access.check(call.caller, session, session_id)
+        check(access.check(call.caller, session, session_id))
     except Refusal as refusal:
         receipts.insert(call, session_id, refusal)
         return refusal

@@ -21,10 +21,15 @@ from sessions_app.records import MessageContent, MessageDisposition, Session
 from sessions_app.summaries import session_record
 
 if TYPE_CHECKING:
+    from sessions_app import models
     from sessions_app.blobs import Part, Staged
     from sessions_app.history import NewEntry
     from sessions_app.ledger import Txn
     from sessions_app.receipts import Call
+
+
+BLANK = " \t\n\v\f\r"
+"""The characters that alone are no text, as the codec of the protocol has them (`records.NonBlankText`)."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +72,7 @@ def send_message(call: Call, session_id: str, content: MessageContent) -> Sent:
         call,
         session_id,
         Sent,
+        check=lambda session: check_accepts(session, content),
         prepare=lambda: blobs.stage(content.attachments),
         body=lambda txn, staged: _send(txn, content, staged),
     )
@@ -86,9 +92,7 @@ def cancel_operation(call: Call, session_id: str, operation_id: str) -> Changed:
 
 
 def _send(txn: Txn, content: MessageContent, staged: Sequence[Staged]) -> Sent:
-    if not content.text.strip():
-        raise InvalidRequest("the text of a message must not be blank")
-    _check_accepts(txn)
+    check_accepts(txn.session, content)
     entry = _admit(content, blobs.adopt(txn, staged))
     if txn.session.observed != "idle":
         row = entries.defer(txn, entry, txn.caller)
@@ -96,9 +100,10 @@ def _send(txn: Txn, content: MessageContent, staged: Sequence[Staged]) -> Sent:
     return _start_turn(txn, entry)
 
 
-def _check_accepts(txn: Txn) -> None:
-    """Refuse unless the session is loaded and takes messages (behaviour 4.6)."""
-    session = txn.session
+def check_accepts(session: models.Session, content: MessageContent) -> None:
+    """Refuse what can be refused before the content is looked into: a blank text, a session that takes none (behaviour 4.6)."""
+    if not content.text.strip(BLANK):
+        raise InvalidRequest("the text of a message must not be blank")
     if session.halted:
         raise InvalidState("the session is halted")
     if session.observed == "failed":
