@@ -140,6 +140,10 @@ def settle_failures(*, early: bool = False) -> None:
     """
     now = clock.now()
     over = Q(since__lte=now - FAILURE_WINDOW)
+    with store.errors():
+        # Asked first, because an idle server must not take the store's lock at every pass of the sweep.
+        if not AuthFailure.objects.exists():
+            return
     with store.errors(), transaction.atomic():
         AuthFailure.objects.filter(over, count=0).delete()
         due = AuthFailure.objects.filter(over | Q(recorded=False) if early else over, count__gt=0)
@@ -156,6 +160,10 @@ def chain(limit: int = CHAIN_BATCH) -> int:
 
     Any number of processes may call it at once: the lock of the chain's one row makes them take turns.
     """
+    with store.errors():
+        # As above.
+        if not AuditRecord.objects.filter(sequence=None).exists():
+            return 0
     with store.errors(), transaction.atomic():
         AuditChain.objects.get_or_create(id=1)
         end = AuditChain.objects.select_for_update().get()
