@@ -46,5 +46,5 @@ class LocalDispatcher:
 def _publish_turn(operation_id: str) -> None:
     try:
         tasks.turn.apply_async((operation_id,), retry=False)
-    except Exception as error:  # the boundary to a broker: any failure of it only delays
+    except Exception as error:  # noqa: BLE001 - the boundary to a broker: any failure of it only delays
         log.warning("dispatch.failed", operation=operation_id, error=type(error).__name__)

@@ -1,0 +1,218 @@
+"""The web process beside its sockets: what serves the connections, what runs with them, how it ends (design 5, behaviour 14.3).
+
+Owns: the services of one web process and their order at start, draining and stop; letting clients in and seeing them out. Does
+not own: listening and signals (`server`), framing (`transports`), calls (`rpc.dispatch`), or what the loops do (`jobs_app`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+from django.core.asgi import get_asgi_application
+
+from jobs_app import recovery
+from jobs_app.background import Background
+from ochat_site import VERSION, configuration
+from ochat_site.dialects.ochat1.events import Notifications
+from ochat_site.health import Health
+from ochat_site.routing import Router
+from ochat_site.rpc.connection import Connection, Connections, ConnectionServices
+from ochat_site.rpc.context import Server
+from ochat_site.rpc.dispatch import Dispatcher
+from ochat_site.rpc.feed import FeedHub
+from ochat_site.rpc.outbox import Closing, Socket
+from ochat_site.transports.websocket import Scope, WebSocketEndpoint
+from permissions_app import audit_batch, authentication, watch
+from sessions_app import catalog, clock, db, ids, ledger, limits, models, processes, store
+from sessions_app.broadcast import Broadcast
+from sessions_app.commands import attachments
+from sessions_app.commands.operations import SERVER_SHUTDOWN
+from sessions_app.db import in_db
+from sessions_app.encoding import encode
+from sessions_app.errors import Unauthenticated
+
+if TYPE_CHECKING:
+    from ochat_site.routing import Application
+    from permissions_app.principals import Identity
+    from sessions_app.ledger import StoredEvent
+
+log = structlog.get_logger(__name__)
+
+
+class _Log:
+    """The kernel's log as the feeds read it: in the database threads."""
+
+    async def read_heads(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        return await in_db(ledger.read_heads, session_ids)
+
+    async def read_events(
+        self, session_id: str, after: int, limit: int, max_bytes: int
+    ) -> Sequence[StoredEvent]:
+        return await in_db(ledger.read_events, session_id, after, limit, max_bytes)
+
+
+class Web:
+    """One web process. Implements `server.Life`; `application` is what the server serves."""
+
+    def __init__(self) -> None:
+        """Put the services together; nothing runs and nothing is read before `start`."""
+        self._broadcast = Broadcast()
+        self._audit = audit_batch.AuditBatch()
+        self._follower = configuration.follower()
+        self._connections = Connections()
+        self._entered: set[str] = set()
+        """The connections that have a row."""
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._hub = FeedHub(_Log(), self._broadcast)
+        self._broadcast.on_wake(self._hub.wake)
+        self._broadcast.on_live(self._hub.live)
+        self._broadcast.on_joined(self._hub.joined)
+        self._background = Background(
+            self._broadcast,
+            on_lost=self._taken_for_dead,
+            watches=[self._follow_catalog, self._watch_credentials, self._watch_shares],
+        )
+        self._loops: list[asyncio.Task[None]] = []
+        health = Health(self._broadcast, self._audit)
+        self._server = Server(
+            id="",
+            version=VERSION,
+            transports=("http", "websocket"),
+            health=lambda: health.check(self._server),
+        )
+        self._dispatcher = Dispatcher(self._server, self._audit)
+        self._services = ConnectionServices(
+            handle=self._handle, hub=self._hub, dialect=Notifications(), on_close=self._forget
+        )
+        self.application = Router(
+            cast("Application", get_asgi_application()),
+            {"/v1/ws": WebSocketEndpoint(self._authenticate, self._connect)},
+        )
+
+    async def start(self) -> None:
+        """Enter the process among those that serve the store, take the catalog, start every loop."""
+        await in_db(processes.register, "web")
+        await in_db(self._follower.start)
+        self._server.id = await in_db(store.server_id)
+        await self._broadcast.start()
+        self._background.start()
+        self._loops = [
+            asyncio.create_task(self._hub.run()),
+            asyncio.create_task(self._audit.keep_writing()),
+        ]
+
+    async def drain(self) -> None:
+        """Take no new work, finish the calls begun, close every connection."""
+        self._server.draining = True
+        await self._background.drain()
+        await self._connections.drain()
+
+    async def stop(self) -> None:
+        """End every loop, give up whatever is still held, write what waits for the audit trail."""
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._background.stop()
+        await in_db(self._audit.flush)
+        await in_db(recovery.release, processes.current_id(), SERVER_SHUTDOWN)
+        await in_db(processes.leave)
+        await self._broadcast.stop()
+        await asyncio.to_thread(db.shutdown)
+
+    async def reload(self) -> None:
+        """Read the catalog and every prompt again."""
+        self._follower.request_reload()
+        await self._follow_catalog()
+
+    # Clients
+
+    async def _authenticate(self, scope: Scope) -> Identity:
+        client = scope.get("client")
+        peer = client[0] if client else None
+        try:
+            return await in_db(
+                authentication.authenticate,
+                scope["headers"],
+                peer,
+                catalog.current().trusted_proxies,
+                anonymous=not limits.server().require_auth,
+            )
+        except Unauthenticated:
+            self._audit.auth_failed(peer or "unknown")
+            raise
+
+    def _connect(self, identity: Identity, socket: Socket) -> Connection:
+        connection = Connection(ids.new_id("con"), identity, socket, self._services)
+        self._spawn(self._connections.hold(connection))
+        return connection
+
+    async def _handle(self, connection: Connection, frame: bytes) -> bytes | None:
+        """Answer one frame; the first one enters the connection into the store, so that a silent socket costs no row."""
+        if connection.connection_id not in self._entered:
+            await in_db(_enter, connection.connection_id, connection.identity)
+            self._entered.add(connection.connection_id)
+        return await self._dispatcher.handle(connection, frame)
+
+    async def _forget(self, connection: Connection) -> None:
+        if connection.connection_id in self._entered:
+            self._entered.discard(connection.connection_id)
+            await in_db(_leave, connection.connection_id)
+
+    # Watches
+
+    async def _follow_catalog(self) -> None:
+        await in_db(self._follower.reload_if_changed)
+
+    async def _watch_credentials(self) -> None:
+        """Close the connections whose credential proves their identity no more (behaviour 1.4)."""
+        open_now = list(self._connections)
+        ended = await in_db(watch.ended, [connection.identity for connection in open_now])
+        for connection in open_now:
+            if connection.identity.credential in ended:
+                connection.close(Closing.CREDENTIAL_ENDED)
+
+    async def _watch_shares(self) -> None:
+        """Drop the attachments whose share was withdrawn (behaviour 2.6)."""
+        resting = {
+            attachment_id: (connection, attachment.session_id)
+            for connection in self._connections
+            if "configuration.admin" not in connection.identity.principal.scopes
+            for attachment_id, attachment in connection.attachments.items()
+        }
+        for attachment_id in await in_db(watch.withdrawn, list(resting)) if resting else ():
+            connection, session_id = resting[attachment_id]
+            connection.close_attachment(attachment_id)
+            await in_db(attachments.disconnect, [(session_id, attachment_id)])
+
+    def _taken_for_dead(self) -> None:
+        """The others detached what this process held: its clients must connect again."""
+        for connection in self._connections:
+            connection.close(Closing.FAILED)
+        self._spawn(in_db(processes.register, "web"))
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _enter(connection_id: str, identity: Identity) -> None:
+    now = clock.now()
+    models.Connection.objects.create(
+        id=connection_id,
+        process_id=processes.current_id(),
+        transport="websocket",
+        principal=encode(identity.principal),
+        initialized=False,
+        created_at=now,
+        last_active_at=now,
+    )
+
+
+def _leave(connection_id: str) -> None:
+    held = models.Attachment.objects.filter(connection_id=connection_id).values_list("session_id", "id")
+    attachments.disconnect(list(held))
+    models.Connection.objects.filter(id=connection_id).delete()
