@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = ("ochat_site", "jobs_app", "permissions_app", "sessions_app")
+PACKAGES = ("ochat_client", "ochat_site", "jobs_app", "permissions_app", "sessions_app")
 
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Every module of the four layers but migrations, by its path in the repository."""
+    """Every module of the client and the four layers but migrations, by its path in the repository."""
     return {
         str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
         for package in PACKAGES
