@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
@@ -76,10 +76,13 @@ class _Work(NamedTuple):
 class Dispatcher:
     """Answers the calls of every Ochat connection of a process."""
 
-    def __init__(self, server: Server, audit: AuditBatch) -> None:
+    def __init__(
+        self, server: Server, audit: AuditBatch, methods: Mapping[tuple[str, str], Method] = METHODS
+    ) -> None:
         """Speak for `server`, and gather in `audit` what no transaction of a call records."""
         self._server = server
         self._audit = audit
+        self._methods = methods
 
     async def handle(self, client: Client, frame: bytes) -> bytes | None:
         """Return the frame that answers one message; None where nothing may be answered: a notification, or something
@@ -113,7 +116,7 @@ class Dispatcher:
 
     async def _work(self, client: Client, call: Request | Notification) -> _Work:
         """Find the method and read the params."""
-        row = METHODS.get((DIALECT, call.method))
+        row = self._methods.get((DIALECT, call.method))
         if row is None:
             raise MethodNotFound("no such method")
         params, digest = await _off_loop(len(bytes(call.params)), _read, row, call)
