@@ -64,8 +64,8 @@ class Server:
     version: str
     transports: Sequence[str]
     """`unix_socket`, `http`, `websocket`: those that are enabled."""
-    health: Callable[[], HealthResult]
-    """Looks at every component, and may wait for each; called in a database thread."""
+    health: Callable[[Server], HealthResult]
+    """Looks at every component of this process and its store; called in a database thread."""
     ready: bool = True
     draining: bool = False
 

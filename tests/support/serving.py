@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ochat_site.dialects.ochat1.events import Notifications
-from ochat_site.dialects.ochat1.types import HealthComponent, HealthResult
+from ochat_site.dialects.ochat1.types import SHAPES, HealthComponent, HealthResult
 from ochat_site.rpc.connection import Connection, ConnectionServices
 from ochat_site.rpc.context import Server
 from ochat_site.rpc.dispatch import Dispatcher
@@ -26,11 +26,11 @@ from sessions_app.commands import attachments
 from sessions_app.db import in_db
 from sessions_app.encoding import encode
 from sessions_app.ledger import StoredEvent
-from sessions_app.records import Scope
+from sessions_app.records import AttachmentMode, Scope
 from tests.golden.contract import writing
 from tests.support.feed_doubles import FakeSocket
 from tests.support.waiting import eventually
-from tests.support.world import SCOPES
+from tests.support.world import SCOPES, World
 
 SERVER_ID = "srv_test"
 INITIALIZE: Mapping[str, Any] = {
@@ -63,11 +63,11 @@ def server() -> Server:
     return Server(id=SERVER_ID, version="1.2.3", transports=("http", "websocket"), health=_health)
 
 
-def _health() -> HealthResult:
+def _health(process: Server) -> HealthResult:
     return HealthResult(
         status="healthy",
-        ready=True,
-        draining=False,
+        ready=process.ready,
+        draining=process.draining,
         checked_at=clock.wire_time(clock.now()),
         components=(HealthComponent(name="daemon", status="healthy"),),
     )
@@ -179,12 +179,34 @@ class Peer:
         )
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> Any:
-        """Return the result of a call. Raises Refused. Mutations get a key that nobody has used, unless one is given."""
+        """Return the result of a call. Raises Refused. Mutations get a fresh key unless one is given."""
         return await self.answered(method, self.send(method, {**(params or {}), **more}))
+
+    async def refusal(self, method: str, **params: Any) -> str:
+        """Return the code that a call is refused with."""
+        try:
+            result = await self.call(method, params)
+        except Refused as refused:
+            return refused.code
+        raise AssertionError(f"{method} was not refused: {result}")
+
+    async def create(self, world: World, mode: AttachmentMode = "read_write", **spec: Any) -> Held:
+        """Create a session and attach to it."""
+        wanted = await in_db(world.spec, **spec)
+        made = await self.call("session.create", spec=wanted, requested_mode=mode, subscribe=True)
+        return Held(self, made["session"]["id"], made["attachment"]["attachment"]["id"], made["attachment"])
+
+    async def attach(self, session_id: str, mode: AttachmentMode = "read_write", **more: Any) -> Held:
+        """Attach to a session."""
+        params = {"session_id": session_id, "requested_mode": mode, "subscribe": True, **more}
+        made = await self.call("session.attach", params)
+        return Held(self, session_id, made["attachment"]["id"], made)
 
     def send(self, method: str, params: Mapping[str, Any]) -> bytes:
         """Send a call and return its id."""
         id = f"{next(self._numbers)}".encode()
+        if "idempotency_key" in SHAPES[method].params.__struct_fields__:  # type: ignore[index]  # any method
+            params = {"idempotency_key": f"key-{id.decode()}-{self.connection.connection_id}", **params}
         body = b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id, encode(method), encode(params))
         self.connection.received(body)
         return id
@@ -221,6 +243,38 @@ class Peer:
                 self.notifications.append(message)
         self._read = len(self.socket.sent)
         return self._answers
+
+
+@dataclass(frozen=True)
+class Held:
+    """An attachment of a client, and what the client was answered with it."""
+
+    peer: Peer
+    session_id: str
+    attachment_id: str
+    answer: Any
+
+    @property
+    def latest(self) -> int:
+        """The sequence behind which its events begin."""
+        sequence: int = self.answer["latest_event_sequence"]
+        return sequence
+
+    async def call(self, method: str, **params: Any) -> Any:
+        """Call a method through the attachment."""
+        return await self.peer.call(method, self.params(**params))
+
+    async def refusal(self, method: str, **params: Any) -> str:
+        """Return the code that a call through the attachment is refused with."""
+        return await self.peer.refusal(method, **self.params(**params))
+
+    async def say(self, text: str = "hello", **more: Any) -> Any:
+        """Send a message."""
+        return await self.call("session.send_message", text=text, **more)
+
+    def params(self, **params: Any) -> dict[str, Any]:
+        """Return the params of a call through the attachment."""
+        return {"session_id": self.session_id, "attachment_id": self.attachment_id, **params}
 
 
 class _Answer(msgspec.Struct):

@@ -96,7 +96,7 @@ def server_info(context: Context, _params: ServerInfoParams) -> ServerInfoResult
 
 def server_health(context: Context, params: HealthParams) -> HealthResult:
     """Return how this server is doing; the components only to who asks for them and holds `diagnostics.read`."""
-    health = context.server.health()
+    health = context.server.health(context.server)
     if params.include_details and "diagnostics.read" in context.caller.scopes:
         return health
     return msgspec.structs.replace(health, components=())
