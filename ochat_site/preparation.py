@@ -19,10 +19,11 @@ from django.db import OperationalError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from ochat_site import configuration
 from ochat_site.env import ConfigError, Env
 from ochat_site.secrets import make_private_dir, write_private_file
 from permissions_app import operators
-from sessions_app import clock, store
+from sessions_app import catalog, clock, store
 from sessions_app.errors import MigrationRequired
 
 
@@ -34,6 +35,7 @@ def prepare(env: Env) -> Iterator[str]:
     """
     yield from _migrated(env)
     yield from _example_catalog(env)
+    yield from _loaded_catalog(env)
     yield from _operator()
     yield from _client_token(env)
 
@@ -93,6 +95,11 @@ def _example_catalog(env: Env) -> Iterator[str]:
     shutil.copytree(examples / "prompts", env.data_dir / "prompts", dirs_exist_ok=True)
     write_private_file(env.catalog, (examples / "ochat.toml").read_text(encoding="utf-8"))
     yield f"The catalog of prompts and workspaces is {env.catalog}; edit it as you like."
+
+
+def _loaded_catalog(env: Env) -> Iterator[str]:
+    loaded = catalog.load(configuration.source(env.catalog), at_start=True)
+    yield from (f"{env.catalog.name}: {problem}" for problem in loaded.problems)
 
 
 def _operator() -> Iterator[str]:

@@ -112,8 +112,9 @@ def load(source: Source, *, at_start: bool = False) -> Loaded:
     one line for the operator, for a file that is not a catalog, another `[server]` table (else), an entry whose name is taken
     by a row made here, and what `on_swap` refuses; PersistenceError when the store or the storage fails.
     """
-    while (loaded := _try_load(source, at_start=at_start)) is None:
-        log.info("catalog.overtaken")
+    loaded = None
+    while loaded is None:
+        loaded = _try_load(source, at_start=at_start)
     return loaded
 
 
@@ -139,9 +140,6 @@ def _try_load(source: Source, *, at_start: bool) -> Loaded | None:
             return None
         diff = swap.run(state)
         source.on_swap(prepared.file, diff)
-    log.info("catalog.loaded", version=diff.version)
-    for problem in problems:
-        log.warning("catalog.unavailable", problem=problem)
     return Loaded(diff=diff, problems=problems)
 
 
@@ -188,7 +186,7 @@ class _Swap:
             manifest_grants=file.manifest_grants,
         )
         self.settings = encode(file.server)
-        self.digest = digest((self._entries, self._defaults))
+        self.digest = digest((self._entries, self._defaults, file.server))
 
     def run(self, state: CatalogState) -> Diff:
         """Store everything and return what changed."""
@@ -398,10 +396,14 @@ class Follower:
         if found == self._seen:
             return
         try:
-            load(self._source, at_start=at_start)
+            loaded = load(self._source, at_start=at_start)
         except ConfigurationInvalid as refusal:
             log.warning("catalog.refused", reason=refusal.message)
             _note_error(refusal.message)
+        else:
+            log.info("catalog.loaded", version=loaded.diff.version, changed=list(loaded.diff.tables))
+            for problem in loaded.problems:
+                log.warning("catalog.unavailable", problem=problem)
         # Only now: what failed for want of the store is tried again.
         self._seen = found
 

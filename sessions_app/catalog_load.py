@@ -18,6 +18,7 @@ from sessions_app.catalog_file import CatalogFile, PromptEntry, WorkspaceEntry
 from sessions_app.chatmd.pin import PinnedPrompt, ToolCheck, UnavailablePrompt, capture
 from sessions_app.encoding import encode
 from sessions_app.errors import WorkspaceUnavailable
+from sessions_app.limits import ServerSettings
 
 Entries = dict[str, dict[str, str]]
 """The digest of each entry, by table and name."""
@@ -60,12 +61,13 @@ class PreparedCatalog(Struct, frozen=True, kw_only=True):
                 yield f"workspace {workspace.entry.id}: {workspace.reason}"
 
     def entries(self) -> Entries:
-        """Return a digest of each entry: two catalogs with the same digests are stored as the same rows."""
+        """Return a digest of each entry, and of each single setting that was made."""
         file = self.file
         defaults = {"prompt": file.default_prompt, "workspace": file.default_workspace, "models": file.models}
+        server, usual = msgspec.structs.asdict(file.server), msgspec.structs.asdict(ServerSettings())
         return {
-            "defaults": _digests(defaults.items()),
-            "server": _digests(msgspec.structs.asdict(file.server).items()),
+            "defaults": _digests((name, value) for name, value in defaults.items() if value),
+            "server": _digests((name, value) for name, value in server.items() if value != usual[name]),
             "workspaces": _digests((workspace.entry.id, workspace) for workspace in self.workspaces),
             "permission_profiles": _digests((profile.id, profile) for profile in file.permission_profiles),
             "prompts": _digests((prompt.entry.id, prompt) for prompt in self.prompts),
