@@ -15,32 +15,17 @@ from django.template.response import TemplateResponse
 from permissions_app import tokens
 from permissions_app.models import SCOPES, AuditRecord, DenyRule, Grant, PermissionRequest, Principal, Token
 from permissions_app.scopes import operator
+from sessions_app.admin import ReadOnlyAdmin
 from sessions_app.errors import Refusal
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
-    from django.db.models import Model, QuerySet
+    from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
 
 
 _PLAINTEXT = "ochat.issued_token"
 """Where the text of a new token waits, within its request, for the page that shows it."""
-
-
-class ReadOnlyAdmin(admin.ModelAdmin["Model"]):
-    """Shows rows that only commands change."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nothing is added by hand."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nothing is edited by hand."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nothing is deleted by hand."""
-        return False
 
 
 @admin.register(Principal)

@@ -1,0 +1,113 @@
+"""The stock admin over catalog, sessions and processes: shown to whom it may be shown, edited by nobody (design 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from permissions_app.models import SCOPES
+from permissions_app.principals import of_user
+from sessions_app import catalog, clock, ids, processes
+from sessions_app.models import (
+    CatalogState,
+    Operation,
+    Process,
+    ProfileRevision,
+    PromptDefinition,
+    PromptRevision,
+    Session,
+    WorkspaceDefinition,
+)
+from tests.permissions_app import world
+from tests.support.catalogs import Catalog
+
+pytestmark = pytest.mark.django_db
+
+MODELS = (
+    CatalogState,
+    Operation,
+    Process,
+    ProfileRevision,
+    PromptDefinition,
+    PromptRevision,
+    Session,
+    WorkspaceDefinition,
+)
+
+
+def browser(name: str, scopes: tuple[str, ...] = ()) -> Client:
+    """Log a superuser in who holds these scopes."""
+    made = Client()
+    user = world.user(name, scopes, is_superuser=True, is_staff=True)  # type: ignore[arg-type]  # names of scopes
+    made.force_login(user, "django.contrib.auth.backends.ModelBackend")
+    return made
+
+
+def url(model: type, page: str, *args: object) -> str:
+    return reverse(f"admin:sessions_app_{model.__name__.lower()}_{page}", args=args)
+
+
+def turn(session: Session) -> Operation:
+    now = clock.now()
+    return Operation.objects.create(
+        id=ids.new_id("op"),
+        session=session,
+        generation=0,
+        kind="turn",
+        state="running",
+        started_at=now,
+        updated_at=now,
+    )
+
+
+@pytest.fixture
+def process_id() -> Iterator[str]:
+    yield processes.register("worker")
+    processes.leave()
+
+
+@pytest.mark.usefixtures("process_id")
+def test_every_table_is_shown_and_none_is_edited(tmp_path: Path) -> None:
+    admin = browser("ada", SCOPES)
+    catalog.load(Catalog(tmp_path).source)
+    turn(world.make_session())
+    for model in MODELS:
+        row = model._default_manager.all()[0]
+        assert admin.get(url(model, "changelist")).status_code == 200
+        assert admin.get(url(model, "change", row.pk)).status_code == 200
+        assert admin.get(url(model, "add")).status_code == 403
+        assert admin.post(url(model, "change", row.pk), {}).status_code == 403
+        assert admin.post(url(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+
+
+def test_entries_say_where_they_are_configured(tmp_path: Path) -> None:
+    catalog.load(Catalog(tmp_path).source)
+    WorkspaceDefinition.objects.create(
+        id="wsd_mine", name="mine", kind="physical", path="/", access="read_only"
+    )
+    page = browser("ada").get(url(WorkspaceDefinition, "changelist")).content.decode()
+    assert page.count("the catalog file") == 1
+    assert page.count("the admin") >= 1
+
+
+def test_sessions_are_shown_to_those_who_may_see_them() -> None:
+    """Being a superuser shows nothing by itself (behaviour 2.6)."""
+    owner, stranger = browser("owner"), browser("stranger")
+    session = world.make_session(creator=of_user(User.objects.get(username="owner")).id)
+    operation = turn(session).id
+    overseer = browser("overseer", ("configuration.admin",))
+
+    for person, sees in ((owner, True), (overseer, True), (stranger, False)):
+        for model, key in ((Session, session.id), (Operation, operation)):
+            listed = person.get(url(model, "changelist")).content.decode()
+            assert (key in listed) is sees
+            assert (person.get(url(model, "change", key)).status_code == 200) is sees
+
+
+def test_processes_are_shown(process_id: str) -> None:
+    assert process_id in browser("ada").get(url(Process, "changelist")).content.decode()
