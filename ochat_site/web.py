@@ -76,12 +76,11 @@ class Web:
             watches=[self._follow_catalog, self._watch_credentials, self._watch_shares],
         )
         self._loops: list[asyncio.Task[None]] = []
-        health = Health(self._broadcast, self._audit)
         self._server = Server(
             id="",
             version=VERSION,
             transports=("http", "websocket"),
-            health=lambda: health.check(self._server),
+            health=Health(self._broadcast, self._audit).check,
         )
         self._dispatcher = Dispatcher(self._server, self._audit)
         self._services = ConnectionServices(
