@@ -46,6 +46,7 @@ class Anthropic:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._profiles: dict[str, Profile] = {}
 
     async def stream(self, model: str, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Ask `model`; see `port.Model.stream`."""
@@ -62,7 +63,9 @@ class Anthropic:
     async def _post(self, model: str, request: ModelRequest) -> Answer:
         """Post the request; where the API refuses thinking blocks (those of another model, say), once more
         without."""
-        profile = await asyncio.to_thread(_profile, model)
+        if model not in self._profiles:  # In a thread, for the import.
+            self._profiles[model] = await asyncio.to_thread(_profile, model)
+        profile = self._profiles[model]
         try:
             return await self._endpoint.post("/v1/messages", _body(model, request, profile, plain=False))
         except ModelError as error:

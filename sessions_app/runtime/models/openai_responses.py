@@ -2,7 +2,7 @@
 
 Owns the request body, the reading of the stream and the few things in which a stored item and an accepted
 one differ. Does not own HTTP (`sdk`). A request is stored items joined byte for byte, so that its cost
-hardly grows with the history; an item is decoded only where the API would refuse it as it is (`_adapt`).
+hardly grows with the history; an item is decoded only where the API would refuse it as it is (`_accepted`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from sessions_app import records
 from sessions_app.encoding import encode
 from sessions_app.runtime.models.failures import broken_off
-from sessions_app.runtime.models.items import SealedReasoning, read_item
+from sessions_app.runtime.models.items import SealedReasoning, parts, read_item
 from sessions_app.runtime.models.openai_responses_stream import ResponseReader
 from sessions_app.runtime.models.port import ModelError, ModelEvent, ModelRequest
 from sessions_app.runtime.models.sdk import Answer, Endpoint
@@ -118,7 +118,7 @@ def _reasons(model: str) -> bool:
     """Say whether `model` looks like one that reasons unasked. A wrong guess costs one refused request per
     process."""
     family = model.rpartition("/")[2]
-    return family.startswith(("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-7")) and "-chat" not in family
+    return family.startswith(("o1", "o3", "o4", "gpt-5", "gpt-6")) and "-chat" not in family
 
 
 # What the API refuses in stored items, so that `_accepted` changes it: an answer without an id (its text must be
@@ -163,11 +163,9 @@ def _accepted(payload: bytes, *, plain: bool) -> bytes | None:
     if payload.startswith(_CALL) and payload.rfind(_CALL_ID) > 0:  # From the end, where it stands.
         return payload
     match item := read_item(payload):
-        case records.InputMessageItem(role="assistant") if isinstance(item.content, str):
-            return encode(_Answer(content=(_AnswerText(item.content),)))
         case records.InputMessageItem(role="assistant"):
-            texts = (part if isinstance(part, str) else getattr(part, "text", "") for part in item.content)
-            return encode(_Answer(content=tuple(_AnswerText(text) for text in texts if text)))
+            texts = (part for part in parts(item.content) if isinstance(part, str) and part)
+            return encode(_Answer(content=tuple(map(_AnswerText, texts))))
         case records.OutputMessageItem() if not item.id.startswith("msg"):
             return _unannotated(payload)
         case SealedReasoning():

@@ -120,11 +120,10 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 ModelEvent: TypeAlias = ItemStarted | StreamEvent | ItemDone | Completed
-"""What a stream yields: per item `ItemStarted`, its `StreamEvent`s and `ItemDone`, items numbered in the
-order in which they start; the last event of a stream that ends without an error is `Completed`, exactly
-once.
+"""What a stream yields: per item `ItemStarted`, its `StreamEvent`s and `ItemDone`. Items are numbered from 0 in the order in which
+they start, and are done in that order. The last event of a stream that ends without an error is `Completed`, exactly once.
 
-A tool call that the output limit cut off is never `ItemDone`: half a call must not run."""
+Not every item that started gets done: a tool call that the output limit cut off never is, because half a call must not run."""
 
 
 class Model(Protocol):

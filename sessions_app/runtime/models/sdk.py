@@ -101,9 +101,9 @@ class Endpoint:
 
     async def post(self, path: str, body: bytes) -> Answer:
         """Post the encoded `body` and return the answer once its head is there. Raises ModelError."""
+        sdk = await self._ready()
         import httpx2
 
-        sdk = await self._ready()
         try:
             response = await sdk.client.post(path, cast_to=httpx2.Response, content=body, stream=True)
         except sdk.errors as error:
