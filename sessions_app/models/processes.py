@@ -14,6 +14,8 @@ class Store(models.Model):
     server_id = IdField()
     created_at = models.DateTimeField()
     purged_before = models.DateTimeField(null=True)
+    probed_at = models.DateTimeField(null=True)
+    """Written to find out whether writing works (behaviour 14.1)."""
 
     class Meta:
         constraints = [models.CheckConstraint(condition=models.Q(id=1), name="store_is_one_row")]
