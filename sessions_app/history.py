@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import msgspec
 
@@ -36,6 +37,9 @@ ENTRY_OVERHEAD = 256
 
 PAIRED_KINDS = frozenset({"tool_call", "tool_output"})
 """The kinds that carry a call id."""
+
+LONGEST_PLAIN_CALL_ID = 256
+"""Providers' ids are some 30 characters; an index row of PostgreSQL ends at 2.7 kB."""
 
 CUT_NOTE = "\n[The output was cut here: it is longer than a history entry may be.]"
 
@@ -75,12 +79,24 @@ class _CallReference(msgspec.Struct):
     type: str
     call_id: str
 
+    @property
+    def kind(self) -> ToolCallKind:
+        return "custom" if self.type.startswith("custom_") else "function"
+
 
 def call_key_of(payload: bytes) -> str:
-    """Return what joins a call with its output: family and call id (behaviour 9.1)."""
+    """Return what joins a call with its output: family and call id (behaviour 9.1), or a digest of an id that no index takes."""
     reference = msgspec.json.decode(payload, type=_CallReference)
-    family = "custom" if reference.type.startswith("custom_") else "function"
-    return f"{family}:{reference.call_id}"
+    call_id = reference.call_id
+    if len(call_id) > LONGEST_PLAIN_CALL_ID or "\0" in call_id:
+        call_id = sha256(call_id.encode()).hexdigest()
+    return f"{reference.kind}:{call_id}"
+
+
+def output_of(call: bytes, output: ToolOutput) -> bytes:
+    """Return the encoded output item for an encoded call item."""
+    reference = msgspec.json.decode(call, type=_CallReference)
+    return output_item(reference.kind, reference.call_id, output)
 
 
 def user_message(text: str, parts: Sequence[InputText | InputImage] = ()) -> NewEntry:

@@ -14,7 +14,7 @@ from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 from msgspec import UNSET
 
 from sessions_app import records
-from sessions_app.models import PromptDefinition, Session, SessionLabel, WorkspaceDefinition
+from sessions_app.models import PromptDefinition, Session, SessionLabel, WorkspaceDefinition, label_digest
 from sessions_app.summaries import session_record
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def list_sessions(
     }
     rows = rows.filter(**{name: value for name, value in exact.items() if value is not None})
     for key, value in labels.items():
-        rows = rows.filter(Exists(SessionLabel.objects.filter(session=OuterRef("pk"), key=key, value=value)))
+        label = SessionLabel.objects.filter(session=OuterRef("pk"), digest=label_digest(key, value))
+        rows = rows.filter(Exists(label))
     return [session_record(row) for row in visible.restrict(rows).order_by("id")[: limit + 1]]
 
 

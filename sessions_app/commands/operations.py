@@ -365,14 +365,10 @@ def _outputs_owed(operation: Operation, pending: Sequence[NewEntry]) -> list[New
     for call in calls:
         rows.update(call, ("state", "output", "committed"))
     known = {entry.call_key for entry in owed}
-    for entry in pending:
-        if entry.kind == "tool_call" and entry.call_key not in known:
-            family, _, call_id = entry.call_key.partition(":")
-            item = history.output_item(
-                "custom" if family == "custom" else "function", call_id, _NEVER_STARTED_OUTPUT
-            )
-            owed.append(history.entry_of(item))
-    return owed
+    never_made = [entry for entry in pending if entry.kind == "tool_call" and entry.call_key not in known]
+    return owed + [
+        history.entry_of(history.output_of(entry.payload, _NEVER_STARTED_OUTPUT)) for entry in never_made
+    ]
 
 
 def _follow_up(txn: Txn) -> None:

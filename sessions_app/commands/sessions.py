@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sessions_app import ids, ledger, pinned, workspaces
+from sessions_app import ids, ledger, pinned, rows, workspaces
 from sessions_app.commands import attachments, entries
 from sessions_app.encoding import encode
 from sessions_app.errors import (
@@ -28,6 +28,7 @@ from sessions_app.models import (
     SessionLabel,
     WorkspaceDefinition,
     WorkspaceInstance,
+    label_digest,
 )
 from sessions_app.records import (
     Attachment,
@@ -65,8 +66,7 @@ def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -
     made: list[WorkspaceInstance] = []
 
     def body(txn: Txn) -> Created:
-        session = _first_revision(txn, spec)
-        made.extend(filter(None, [session.workspace_instance]))
+        session = _first_revision(txn, spec, made)
         attachment = None
         if mode is not None:
             txn.next_revision()
@@ -86,7 +86,8 @@ def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -
         raise
 
 
-def _first_revision(txn: Txn, spec: SessionSpec) -> Session:
+def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) -> Session:
+    """Check the spec and make the session; what its workspace left on the disk is noted in `made`."""
     if spec.execution_host != "daemon":
         raise InvalidRequest("this server runs daemon sessions only")
     prompt = _prompt(spec)
@@ -97,6 +98,7 @@ def _first_revision(txn: Txn, spec: SessionSpec) -> Session:
     if profile is None:
         raise ConfigurationInvalid("the permission profile of the prompt is not configured")
     session_id = ids.new_id("ses")
+    made.append(workspaces.prepare(definition, session_id))
     session = Session(
         id=session_id,
         creator=txn.caller.principal_id or "",
@@ -109,7 +111,7 @@ def _first_revision(txn: Txn, spec: SessionSpec) -> Session:
         prompt_revision=revision,
         profile=profile,
         workspace=definition,
-        workspace_instance=workspaces.prepare(definition, session_id),
+        workspace_instance=made[-1],
         desired="running" if spec.start_immediately else "stopped",
         observed="idle" if spec.start_immediately else "stopped",
     )
@@ -118,9 +120,7 @@ def _first_revision(txn: Txn, spec: SessionSpec) -> Session:
         session.stop_mode = spec.liveness.stop_mode
     txn.begin_session(session)
     entries.append(txn, pinned.initial_entries(revision), initial=True)
-    SessionLabel.objects.bulk_create(
-        SessionLabel(session=session, key=key, value=value) for key, value in sorted(spec.labels.items())
-    )
+    rows.insert([SessionLabel(session=session, digest=label_digest(*label)) for label in spec.labels.items()])
     txn.emit("session.created", lambda: session_record(session))
     return session
 

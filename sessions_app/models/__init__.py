@@ -20,6 +20,7 @@ from sessions_app.models.sessions import (
     Session,
     SessionEvent,
     SessionLabel,
+    label_digest,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "ToolCall",
     "WorkspaceDefinition",
     "WorkspaceInstance",
+    "label_digest",
 ]

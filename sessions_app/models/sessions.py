@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from django.db import models
 from django.db.models import Q
 
+from sessions_app.encoding import encode
 from sessions_app.models.catalog import (
     ProfileRevision,
     PromptDefinition,
@@ -100,6 +103,9 @@ class Session(models.Model):
                 name="session_lease_due",
                 condition=Q(lease_expires_at__isnull=False),
             ),
+            models.Index(
+                fields=["oldest_sequence"], name="session_trimmed", condition=Q(oldest_sequence__gt=1)
+            ),
         ]
         constraints = [
             models.CheckConstraint(
@@ -121,18 +127,27 @@ class Session(models.Model):
 
 
 class SessionLabel(models.Model):
-    """One label of a session, for the filter of `session.list`."""
+    """One label of a session, for the filter of `session.list`; to be read, it stands in the spec.
 
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="labels")
-    key = models.TextField()
-    value = models.TextField()
+    A digest, because a label may be as long as a request and hold any character, which neither an index row nor every
+    database's text may.
+    """
+
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="labels", db_index=False)
+    digest = models.BinaryField(max_length=32)
+    """`label_digest` of key and value."""
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["session", "key"], name="label_once")]
-        indexes = [models.Index(fields=["key", "value", "session"], name="label_lookup")]
+        constraints = [models.UniqueConstraint(fields=["session", "digest"], name="label_once")]
+        indexes = [models.Index(fields=["digest", "session"], name="label_lookup")]
 
     def __str__(self) -> str:
-        return self.key
+        return bytes(self.digest).hex()
+
+
+def label_digest(key: str, value: str) -> bytes:
+    """Return what one label of a session is found by."""
+    return sha256(encode((key, value))).digest()
 
 
 class SessionEvent(models.Model):
@@ -168,7 +183,7 @@ class HistoryEntry(models.Model):
     size = models.PositiveIntegerField()
     """Bytes of the whole encoded entry, so that windows are cut without reading payloads."""
     call_key = models.TextField(blank=True)
-    """`function:<call id>` or `custom:<call id>`; joins a call with its output."""
+    """`history.call_key_of`: joins a call with its output."""
     operation_id = IdField(blank=True)
     initial = models.BooleanField(default=False)
     """One of the prompt's own messages."""
