@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,12 @@ def prepare(definition: WorkspaceDefinition, session_id: str) -> WorkspaceInstan
 
 def discard(instance: WorkspaceInstance) -> None:
     """Remove the folder of an instance that the server made; never a physical root."""
-    if instance.created_by_server:
-        shutil.rmtree(instance.path, ignore_errors=True)
+    if not instance.created_by_server:
+        return
+    shutil.rmtree(instance.path, ignore_errors=True)
+    if instance.definition.temporary_location == "session_dir":
+        with suppress(OSError):  # the session has other files there
+            Path(instance.path).parent.rmdir()
 
 
 def check(session: Session) -> None:
