@@ -25,7 +25,7 @@ from jobs_app.models import Job, Schedule
 from jobs_app.schedules import ScheduleParticipant
 from permissions_app.participants import GrantParticipant, PermissionParticipant
 from permissions_app.scopes import EverySession, OwnAndShared
-from sessions_app import clock, history, ids, ledger, participants, pinned, processes, store
+from sessions_app import clock, history, ids, ledger, participants, pinned, processes, store, workspaces
 from sessions_app.callers import Access, Attached, Caller, Connected, Visible
 from sessions_app.chatmd.pin import PinnedPrompt, capture
 from sessions_app.commands import attachments, calls, lifecycle, messages, operations, sessions
@@ -79,6 +79,9 @@ Story = list[list[str]]
 """Events of a session, one list per revision; see `World.story`."""
 
 R = TypeVar("R")
+
+_tokens = itertools.count(1)
+"""Never the same twice in a run: folders of sessions are left behind in the run's data folder."""
 
 
 class Clock:
@@ -209,6 +212,10 @@ class World:
     def temporary(self) -> WorkspaceDefinition:
         """The temporary workspace, made inside the folder of its session."""
         return self._workspace("temporary", temporary_location="session_dir", cleanup="on_session_delete")
+
+    def folder_of(self, session_id: str) -> Path:
+        """The private folder of a session, in which its temporary workspace is made."""
+        return workspaces.session_folder(session_id)
 
     def _workspace(self, kind: str, **options: str) -> WorkspaceDefinition:
         row, _ = WorkspaceDefinition.objects.get_or_create(
@@ -528,9 +535,8 @@ def opened(folder: Path) -> Iterator[World]:
     )
     pinned.forget()
     store.forget()
-    tokens = itertools.count(1)
     try:
-        with clock.using(world.clock), ids.using(lambda: f"{next(tokens):08d}"):
+        with clock.using(world.clock), ids.using(lambda: f"{next(_tokens):08d}"):
             world.new_process("web")
             yield world
             world.check_laws()
