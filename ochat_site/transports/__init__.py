@@ -1,0 +1,1 @@
+"""How each transport frames messages: bytes on a wire, and nothing of what they say."""

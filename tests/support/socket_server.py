@@ -1,0 +1,159 @@
+"""The real server with a small application, as a process of its own: for what is claimed about sockets.
+
+Run as `python -m tests.support.socket_server`; it prints its port, then answers what its paths say:
+
+* `/echo`      each message as it came, through a connection and its outbox
+* `/flood`     each message with COUNT answers of SIZE bytes: "COUNT SIZE"
+* `/pile`      each message, a size, with an answer of that size, whether the client reads or not
+* `/wait`      each message when the file it names exists
+* `/plain`     through ASGI alone: a message "COUNT SIZE" is answered COUNT times
+* `/refused`   nobody is let in
+* `GET /body`  the number of bytes of the body
+* `GET /big`   64 MiB
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ochat_site.routing import Application, Router
+from ochat_site.rpc.connection import Connection, Connections, ConnectionServices
+from ochat_site.rpc.feed import FeedHub
+from ochat_site.rpc.outbox import Frame, Socket
+from ochat_site.server import Server
+from ochat_site.transports.websocket import WebSocketEndpoint
+from sessions_app.errors import Unauthenticated
+from tests.support.waiting import eventually
+
+
+class NoLog:
+    async def read_heads(self, session_ids: Sequence[str]) -> dict[str, int]:
+        return {}
+
+    async def read_events(self, session_id: str, after: int, limit: int, max_bytes: int) -> Sequence[Any]:
+        return ()
+
+
+class NoWakes:
+    def subscribe(self, session_id: str) -> None: ...
+    def unsubscribe(self, session_id: str) -> None: ...
+
+
+class ServedLife:
+    def __init__(self) -> None:
+        self.connections = Connections()
+        self.hub = FeedHub(NoLog(), NoWakes())
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.closed = 0
+
+    def endpoint(self, handle: Any, *, refuse: bool = False) -> WebSocketEndpoint:
+        services = ConnectionServices(handle=handle, hub=self.hub, dialect=None, on_close=self.on_close)  # type: ignore[arg-type]  # no feeds
+
+        async def authenticate(scope: Any) -> Any:
+            if refuse:
+                raise Unauthenticated("no")
+            return None
+
+        def connect(identity: Any, client: Socket) -> Connection:
+            connection = Connection("con_x", identity, client, services)
+            task = asyncio.get_running_loop().create_task(self.connections.hold(connection))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+            return connection
+
+        return WebSocketEndpoint(authenticate, connect)
+
+    async def on_close(self, connection: Connection) -> None:
+        self.closed += 1
+
+    async def start(self) -> None: ...
+
+    async def drain(self) -> None:
+        await self.connections.drain()
+
+    async def stop(self) -> None:
+        print("closed", self.closed, "open", len(self.connections), flush=True)
+
+    async def reload(self) -> None:
+        print("reloaded", flush=True)
+
+
+async def echo(connection: Connection, body: bytes) -> bytes:
+    return body
+
+
+async def flood(connection: Connection, body: bytes) -> bytes | None:
+    count, size = map(int, body.split())
+    frame = Frame(b"x" * size)
+    for _ in range(count):
+        await connection._outbox.until_open()
+        connection._outbox.offer_durable(frame)
+    return b"done"
+
+
+async def pile(connection: Connection, body: bytes) -> bytes:
+    return b"x" * int(body)
+
+
+async def wait(connection: Connection, body: bytes) -> bytes:
+    await eventually(Path(body.decode()).exists, "the file", seconds=60)
+    return b"done"
+
+
+async def plain(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        count, size = map(int, message["text"].split())
+        for _ in range(count):
+            await send({"type": "websocket.send", "text": "x" * size})
+
+
+async def http(scope: Any, receive: Any, send: Any) -> None:
+    size = 0
+    while True:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    if scope["path"] == "/big":
+        for _ in range(1024):
+            await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+def main(grace: float) -> int:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    listener = socket.create_server(("127.0.0.1", 0))
+    life = ServedLife()
+    websockets: dict[str, Application] = {
+        "/echo": life.endpoint(echo),
+        "/flood": life.endpoint(flood),
+        "/pile": life.endpoint(pile),
+        "/wait": life.endpoint(wait),
+        "/refused": life.endpoint(echo, refuse=True),
+        "/plain": plain,
+    }
+    port = listener.getsockname()[1]
+    return Server(
+        Router(http, websockets),
+        listener,
+        life,
+        grace_seconds=lambda: grace,
+        on_ready=lambda: print(port, flush=True),
+    ).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1])))
