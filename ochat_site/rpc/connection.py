@@ -123,6 +123,8 @@ class Connection:
         """
         if self._closing:
             return
+        # A replayed attach names the same attachment, and answers with a newer snapshot (behaviour 11.4).
+        self.close_attachment(attachment_id)
         subscription = self._services.hub.subscribe(
             session_id,
             after,

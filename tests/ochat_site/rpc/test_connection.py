@@ -216,6 +216,29 @@ async def test_a_detached_session_is_heard_no_more(world: World) -> None:
     assert connection.attachments == {}
 
 
+async def test_a_replayed_attach_goes_on_behind_its_newer_answer(world: World) -> None:
+    socket, connection = world.connect()
+    world.on_handle = attach
+    connection.received(b"attach")
+    await settle()
+    world.commit()
+    await settle()
+
+    async def attach_again(connection: Connection, body: bytes) -> bytes:
+        world.commit()
+        connection.open_attachment("att_a", SESSION, "read_only", view=FULL, after=2)
+        return b"attached again"
+
+    world.on_handle = attach_again
+    connection.received(b"attach")
+    await settle()
+    world.commit()
+    await settle()
+
+    assert sequences(socket)[-1] == 3
+    assert sequences(socket) == [*range(1, len(sequences(socket))), 3]
+
+
 async def test_a_view_may_change(world: World) -> None:
     _, connection = world.connect()
     world.on_handle = attach

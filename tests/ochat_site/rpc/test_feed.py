@@ -372,7 +372,7 @@ async def test_who_takes_over_from_readers_that_left_meanwhile_begins_at_its_own
 
     world.hub.wake(SESSION, 228)
     # One follower leaves while the log is read, ten in the middle of being handed it.
-    while not world.log.reads or (followers > 1 and leaving[0].cursor == 100):
+    while not world.log.reads or (followers > 1 and leaving[0].cursor == 100):  # noqa: ASYNC110 - turn by turn
         await asyncio.sleep(0)
     assert leaving[0].cursor < 228
     for subscription in leaving:
