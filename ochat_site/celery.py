@@ -11,6 +11,7 @@ import os
 from datetime import timedelta
 
 from celery import Celery
+from celery.signals import setup_logging
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ochat_site.settings")
@@ -46,11 +47,14 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_enable_remote_control=False,
     worker_send_task_events=False,
-    worker_hijack_root_logger=False,
-    worker_redirect_stdouts=False,
     # Of no effect with early acks; Celery warns unless it is set.
     worker_cancel_long_running_tasks_on_connection_loss=True,
     enable_utc=True,
     timezone="UTC",
     imports=("jobs_app.tasks",),
 )
+
+
+@setup_logging.connect
+def keep_our_logging(**_: object) -> None:
+    """Listening is all it takes: Celery configures logging unless somebody does."""

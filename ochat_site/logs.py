@@ -4,11 +4,21 @@ Owns the shape of a log line. What may stand in one is each caller's duty: never
 input or tokens.
 """
 
+import logging
 from typing import Any
 
 import structlog
 
 from ochat_site.env import LogFormat
+
+
+class WithoutTraceback(logging.Filter):
+    """For lines that a library writes with a traceback, once a second, as long as an outage lasts."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every line pass, as one line."""
+        record.exc_info = None
+        return True
 
 
 def configuration(log_format: LogFormat) -> dict[str, Any]:
@@ -46,6 +56,7 @@ def configuration(log_format: LogFormat) -> dict[str, Any]:
                 "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
             }
         },
+        "filters": {"without_traceback": {"()": WithoutTraceback}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "root": {"handlers": ["stderr"], "level": "INFO"},
         "loggers": {
@@ -57,5 +68,6 @@ def configuration(log_format: LogFormat) -> dict[str, Any]:
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},
             "django.db.backends": {"level": "WARNING"},
+            "channels_redis.pubsub": {"filters": ["without_traceback"]},
         },
     }

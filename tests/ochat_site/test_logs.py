@@ -21,6 +21,7 @@ try:
     1 / 0
 except ZeroDivisionError:
     structlog.get_logger("ours").exception("turn.failed")
+    logging.getLogger("channels_redis.pubsub").exception("broker away")
 """
 
 
@@ -33,7 +34,7 @@ def _lines(log_format: LogFormat) -> list[str]:
 
 
 def test_json_lines_hold_everything() -> None:
-    ours, theirs, failed = (json.loads(line) for line in _lines("json"))
+    ours, theirs, failed, outage = (json.loads(line) for line in _lines("json"))
     assert (ours["event"], ours["operation"], ours["session"], ours["level"]) == (
         "turn.started",
         "op_1",
@@ -42,6 +43,7 @@ def test_json_lines_hold_everything() -> None:
     )
     assert (theirs["event"], theirs["logger"], theirs["count"]) == ("lost it", "theirs", 2)
     assert "ZeroDivisionError" in failed["exception"]
+    assert (outage["event"], "exception" in outage) == ("broker away", False)
     assert all(line["timestamp"].endswith("Z") for line in (ours, theirs, failed))
 
 
