@@ -118,7 +118,7 @@ class Host:
     async def client(self, who: Identity | None = None) -> Peer:
         """Let a client connect and initialize."""
         peer = await self.connect(who)
-        await peer.call("protocol.initialize", INITIALIZE)
+        await peer.initialize()
         return peer
 
     async def _detach(self, connection: Connection) -> None:
@@ -178,6 +178,20 @@ class Peer:
             last_active_at=now,
         )
 
+    async def ask(self, frame: bytes) -> Any:
+        """Send a frame with an id as it is; return the envelope that answers it, which may be an error."""
+        id = bytes(msgspec.json.decode(frame, type=_Answer).id)
+        self.connection.received(frame)
+        await eventually(lambda: self.has_answer(id), "an answer")
+        answer = self._answers.pop(id)
+        if "error" in answer:
+            check("ErrorEnvelope", answer)
+        return answer
+
+    async def initialize(self, **changed: Any) -> Any:
+        """Initialize, as a usual client unless something is changed."""
+        return await self.call("protocol.initialize", INITIALIZE, **changed)
+
     async def call(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> Any:
         """Return the result of a call. Raises Refused. Mutations get a fresh key unless one is given."""
         return await self.answered(method, self.send(method, {**(params or {}), **more}))
@@ -211,9 +225,13 @@ class Peer:
         self.connection.received(body)
         return id
 
+    def has_answer(self, id: bytes) -> bool:
+        """Tell whether a call has been answered."""
+        return id in self._take()
+
     async def answered(self, method: str, id: bytes) -> Any:
         """Wait for the answer to a call."""
-        await eventually(lambda: id in self._take(), f"an answer to {method}")
+        await eventually(lambda: self.has_answer(id), f"an answer to {method}")
         answer = self._answers.pop(id)
         if "error" in answer:
             check("ErrorEnvelope", answer)
@@ -225,6 +243,12 @@ class Peer:
         """Wait until so many notifications have come; return the params of all that have."""
         await eventually(lambda: self._told_so_far() >= count, f"{count} notifications")
         return [notification["params"] for notification in self.notifications]
+
+    def sequences(self) -> list[int]:
+        """Return the sequences of the durable events that have come, in the order in which they came."""
+        self._take()
+        told = [notification["params"] for notification in self.notifications]
+        return [event["sequence"] for event in told if "sequence" in event]
 
     def _told_so_far(self) -> int:
         self._take()

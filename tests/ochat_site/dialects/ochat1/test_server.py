@@ -29,7 +29,7 @@ LIMITS = {
 
 async def initialized(host: Host, **changed: Any) -> Any:
     client = await host.connect(identity(scopes=("session.own", "prompt.list"), zone="1", team="red"))
-    return await client.call("protocol.initialize", {**INITIALIZE, **changed})
+    return await client.initialize(**changed)
 
 
 async def test_initialize_says_what_holds_here(host: Host) -> None:
@@ -82,7 +82,7 @@ async def test_a_range_of_versions_meets_in_1_0(host: Host) -> None:
 async def test_initialize_again_changes_nothing(host: Host) -> None:
     client = await host.client()
 
-    assert (await client.call("protocol.initialize", INITIALIZE))["server_id"] == "srv_test"
+    assert (await client.initialize())["server_id"] == "srv_test"
     assert client.connection.initialized
 
 

@@ -1,0 +1,142 @@
+"""The contract's own requests, sent to a server that serves a real world: each is answered as the contract says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from ochat_site.rpc.methods import METHODS
+from sessions_app import models
+from sessions_app.db import in_db
+from sessions_app.ids import derived_id, history_id
+from sessions_app.records import LivenessOwnerBound
+from tests.golden.contract import EXAMPLES, Example
+from tests.support.serving import Held, Host, check
+from tests.support.world import World
+
+EXAMPLE_SESSION = "ses_Ddw3r5REKHqpz1tRX7s9b4xv"
+EXAMPLE_ATTACHMENT = "att_V85-ma_TwDgTtYg_aDW0Q0p5"
+OWNED = LivenessOwnerBound(disconnect_grace_ms=60_000, stop_mode="graceful")
+
+HANDLED = {method for dialect, method in METHODS if dialect == "ochat1"}
+REQUESTS = [example for example in EXAMPLES if example.definition.removesuffix(".request") in HANDLED]
+REFUSED_HERE = {
+    "prompt.list.request.json": "invalid_request",  # its cursor is an example of one
+    "session.get.request-4.json": "invalid_request",  # as above
+    "session.cancel_operation.request.json": "operation_not_found",
+    "session.send_message.request-2.json": "blob_unavailable",  # its stored blob is not here
+}
+"""Valid requests that ask for something which this world does not have."""
+
+WITHOUT_LIMITS = {"session.start.invalid.no-capacity.json"}
+"""States that a world in which nothing is full cannot be in."""
+
+Scene = Callable[[Host, World, Mapping[str, Any]], Awaitable[Held]]
+
+
+async def idle(host: Host, world: World, _params: Mapping[str, Any]) -> Held:
+    return await (await host.client()).create(world, start=True)
+
+
+async def uninitialized(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    held.peer.connection.initialized = False
+    return held
+
+
+async def foreign(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    return Held(await host.client(), held.session_id, held.attachment_id, held.answer)
+
+
+async def read_only(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    return await held.peer.attach(held.session_id, "read_only")
+
+
+async def owned(host: Host, world: World, _params: Mapping[str, Any]) -> Held:
+    return await (await host.client()).create(world, "owner_read_write", liveness=OWNED)
+
+
+async def busy(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    await held.say()
+    return held
+
+
+async def halted(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    await in_db(models.Session.objects.filter(id=held.session_id).update, halted=True)
+    return held
+
+
+async def used_key(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    await held.say("said before", idempotency_key=params["idempotency_key"])
+    return held
+
+
+SCENES: Mapping[str, Scene] = {
+    "session.detach.invalid.not-mine.json": foreign,
+    "session.stop.invalid.read-only.json": read_only,
+    "session.attach.invalid.second-owner.json": owned,
+    "session.cancel_operation.invalid.other-active.json": busy,
+    "session.send_message.invalid.halted.json": halted,
+    "session.send_message.invalid.key-reuse.json": used_key,
+}
+
+
+def scene(example: Example) -> Scene:
+    return uninitialized if "before-initialize" in example.file else SCENES.get(example.file, idle)
+
+
+def here(text: bytes, held: Held) -> bytes:
+    """Return an example with this world's ids in place of its own."""
+    own = {
+        f"28:{EXAMPLE_SESSION}:7": history_id(held.session_id, 0),
+        f"28:{EXAMPLE_SESSION}": history_id(held.session_id, 0).rpartition(":")[0],
+        EXAMPLE_SESSION: held.session_id,
+        EXAMPLE_ATTACHMENT: held.attachment_id,
+        "prd_iHYeg8pARR4RA5fx7Lt6rQEn": derived_id("prd", "demo"),
+        "wsd_eGFBuS8peCs0yB9emS9mwH-_": derived_id("wsd", "physical"),
+    }
+    for theirs, ours in own.items():
+        text = text.replace(theirs.encode(), ours.encode())
+    return text
+
+
+async def answer_to(example: Example, host: Host, world: World) -> Any:
+    document = msgspec.json.decode(example.text)
+    held = await scene(example)(host, world, document.get("params", {}))
+    return await held.peer.ask(here(example.text, held))
+
+
+def file(example: Example) -> str:
+    return example.file.removesuffix(".json")
+
+
+@pytest.mark.parametrize("example", [each for each in REQUESTS if each.valid], ids=file)
+async def test_a_valid_request_is_answered(example: Example, host: Host, served_world: World) -> None:
+    answer = await answer_to(example, host, served_world)
+    method = example.definition.removesuffix(".request")
+
+    if example.file in REFUSED_HERE:
+        assert answer["error"]["code"] == REFUSED_HERE[example.file]
+    else:
+        check(f"{method}.response", answer)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [each for each in REQUESTS if each.detect == "state" and each.file not in WITHOUT_LIMITS],
+    ids=file,
+)
+async def test_a_state_refuses_as_the_contract_says(
+    example: Example, host: Host, served_world: World
+) -> None:
+    answer = await answer_to(example, host, served_world)
+
+    assert answer["error"]["code"] == example.refusal
