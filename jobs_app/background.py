@@ -35,10 +35,18 @@ class Background:
     """The loops of one process. Start it inside the process's event loop, once the process is registered."""
 
     def __init__(
-        self, broadcast: Broadcast, *, on_lost: Callable[[], None], watches: Sequence[Watch] = ()
+        self,
+        broadcast: Broadcast,
+        *,
+        on_lost: Callable[[], None],
+        follow: Watch,
+        watches: Sequence[Watch] = (),
     ) -> None:
-        """`on_lost` is called when the others took this process for dead; `watches` run once a second each."""
+        """`on_lost` is called when the others took this process for dead; `follow` looks at the catalog every
+        `config_poll_ms`; `watches` run once a second each.
+        """
         self._on_lost = on_lost
+        self._follow = follow
         self._watches = watches
         self._wake = asyncio.Event()
         self._draining = False
@@ -49,9 +57,11 @@ class Background:
     def start(self) -> None:
         """Begin to beat, to sweep and to watch."""
         beats = limits.server().process_heartbeat_ms / 1000
+        polls = limits.server().config_poll_ms / 1000
         loops = [
             _repeat(self._beat, lambda: asyncio.sleep(beats)),
             _repeat(self._sweep, self._pause),
+            _repeat(self._follow, lambda: asyncio.sleep(polls)),
             *(_repeat(watch, lambda: asyncio.sleep(_LONGEST_PAUSE)) for watch in self._watches),
         ]
         self._tasks = [asyncio.create_task(loop) for loop in loops]

@@ -73,7 +73,8 @@ class Web:
         self._background = Background(
             self._broadcast,
             on_lost=self._taken_for_dead,
-            watches=[self._follow_catalog, self._watch_credentials, self._watch_shares],
+            follow=self._follow_catalog,
+            watches=[self._watch_credentials, self._watch_shares],
         )
         self._loops: list[asyncio.Task[None]] = []
         self._server = Server(

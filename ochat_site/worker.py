@@ -70,7 +70,7 @@ class Worker:
         self._broadcast = Broadcast()
         self._broadcast.on_signal(OPERATION_SIGNAL, self._host.look)
         self._background = Background(
-            self._broadcast, on_lost=self._taken_for_dead, watches=[self._follow_catalog]
+            self._broadcast, on_lost=self._taken_for_dead, follow=self._follow_catalog
         )
         await self._broadcast.start()
         self._background.start()

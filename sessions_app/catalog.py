@@ -365,7 +365,7 @@ def install_settings() -> None:
 class Follower:
     """What one process does about the catalog: at its start, and then every `config_poll_ms`.
 
-    Its methods but `request_reload` use the store and files: call them in a database thread, one at a time.
+    Its methods but `request_reload` use the store and files: call them in a database thread.
     """
 
     def __init__(self, source: Source) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
@@ -154,3 +158,29 @@ def test_a_start_loads_the_catalog_and_a_broken_one_stops_it(install: Installati
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"ochat: ochat.toml: line {line + 1}: prompts lacks the key id")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_running_server_follows_the_file_and_a_signal(install: Installations) -> None:
+    installation = install()
+    installation.start_valkey()
+    serve = installation.start_serve()
+    file, prompt = installation.data_dir / "ochat.toml", installation.data_dir / "prompts" / "demo.chatmd"
+
+    def in_force() -> tuple[int, str]:
+        with closing(sqlite3.connect(installation.data_dir / "ochat.sqlite3")) as opened:
+            row: tuple[int, str] = opened.execute(
+                "SELECT version, error FROM sessions_app_catalogstate"
+            ).fetchone()
+            return row
+
+    file.write_text(file.read_text().replace('"gpt-5"', '"gpt-6"'))
+    serve.until(lambda: in_force() == (2, ""), "the changed file is in force")
+    whole = file.read_text()
+    file.write_text("model = []\n" + whole)
+    serve.until(lambda: "line 1: the catalog has no key" in in_force()[1], "the broken file is refused")
+    file.write_text(whole)
+    serve.until(lambda: in_force() == (2, ""), "the mended file is what is in force")
+    prompt.write_text(prompt.read_text() + "<user>More.</user>")
+    os.kill(serve.pid, signal.SIGHUP)
+    serve.until(lambda: in_force() == (3, ""), "the changed prompt is in force")
+    assert serve.stop() == 0
