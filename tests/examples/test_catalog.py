@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sessions_app import catalog_file, limits
 from sessions_app.catalog_file import PromptEntry, read_catalog
 from sessions_app.chatmd.elements import Tool
 from sessions_app.chatmd.pin import PinnedPrompt, capture
@@ -40,3 +43,26 @@ def test_profiles_ask_deny_and_allow() -> None:
         "unattended": "deny",
         "open": "allow",
     }
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        catalog_file.CatalogFile,
+        catalog_file.WorkspaceEntry,
+        catalog_file.WorkspaceSource,
+        catalog_file.TemporarySource,
+        catalog_file.PromptLimitEntry,
+        catalog_file.ProfileEntry,
+        catalog_file.PromptEntry,
+        catalog_file.TokenEntry,
+        catalog_file.ManifestGrantEntry,
+        catalog_file.TrustedProxyEntry,
+        limits.ServerSettings,
+        limits.JobLimits,
+    ],
+)
+def test_the_manual_has_every_key(table: type[msgspec.Struct]) -> None:
+    manual = (EXAMPLES.parent / "docs" / "catalog.md").read_text(encoding="utf-8")
+    missing = [one.name for one in msgspec.structs.fields(table) if not re.search(rf"\b{one.name}\b", manual)]
+    assert missing == []
