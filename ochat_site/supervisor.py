@@ -85,27 +85,22 @@ def main(arguments: Sequence[str], manage: Path = MANAGE) -> int:
     Refuses with `ConfigError` (one line) a bad variable, a busy address and a folder it cannot use.
     """
     parser = argparse.ArgumentParser(prog="manage.py up", description="Run Ochat on this machine.")
-    parser.add_argument(
-        "--allow-host-mutations", action="store_true", help="let prompts change files outside workspaces"
-    )
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     env = read(os.environ, Path.cwd())
     make_private_dir(env.data_dir)
     make_private_dir(env.run_dir)
     env.run_dir.chmod(0o700)
     with _only_one(env.run_dir):
         _check_address(env)
-        serve_options = ["--allow-host-mutations"] if options.allow_host_mutations else []
-        return Supervisor(env, manage, serve_options).run()
+        return Supervisor(env, manage).run()
 
 
 class Supervisor:
     """The children of one data folder."""
 
-    def __init__(self, env: Env, manage: Path, serve_options: Sequence[str]) -> None:
+    def __init__(self, env: Env, manage: Path) -> None:
         self._env = env
         self._manage = manage
-        self._serve_options = serve_options
         self._environment = {**os.environ, "OCHAT_DATA_DIR": str(env.data_dir)}
         self._valkey: Child | None = None
         if env.redis is None:
@@ -146,14 +141,12 @@ class Supervisor:
         with os.fdopen(read_end, "rb") as prepared:
             os.set_blocking(read_end, False)
             # One process prepares the store and then serves it, so that Django is imported once.
-            self._serve.command = self._command(
-                "first_run", "--notify", str(write_end), "--then", "serve", *self._serve_options
-            )
+            self._serve.command = self._command("first_run", "--notify", str(write_end), "--then", "serve")
             try:
                 self._start(self._serve, keep=(write_end,))
             finally:
                 os.close(write_end)
-            self._serve.command = self._command("serve", *self._serve_options)
+            self._serve.command = self._command("serve")
             self._until(lambda: bool(prepared.read(1)))
         self._start(self._worker)
         self._until(self._listens)
