@@ -18,7 +18,6 @@ from sessions_app.errors import (
     InvalidState,
     OperationNotFound,
     Refusal,
-    ResourceLimit,
 )
 from sessions_app.models import Receipt, Session, WorkspaceInstance
 from sessions_app.receipts import Call, Pending
@@ -49,14 +48,6 @@ def test_a_refusal_is_replayed(world: World) -> None:
         first.value.data,
     )
     assert world.send(client, key="another").disposition == "started"
-
-
-def test_the_data_of_a_refusal_is_replayed() -> None:
-    """11.3: the outcome, whole."""
-    refusal = ResourceLimit("full", retryable=True, data={"limit": 3})
-    stored = receipts.from_error(receipts.to_error(refusal))
-    assert isinstance(stored, ResourceLimit)
-    assert (stored.message, stored.retryable, stored.data) == ("full", True, {"limit": 3})
 
 
 def test_a_key_with_other_params_conflicts(world: World) -> None:
