@@ -43,8 +43,6 @@ allowed_workspaces = ["scratch"]
 permission_profile = "open"
 """
 
-CI_TOKEN = "known to the build server alone"
-
 
 def has_clock_only(tool: Tool) -> bool:
     """The tools of a server that has the clock."""
