@@ -16,11 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import structlog
-from daphne import server
-from twisted.internet import defer
-from twisted.internet import reactor as installed_reactor
-from twisted.logger import LogLevel, formatEvent, globalLogBeginner
 
+from ochat_site.daphne_parts import defer, reactor, server, twisted_logger
 from ochat_site.routing import BODY_EXTENSION
 from ochat_site.sockets import (
     CLOSE_SECONDS,
@@ -33,10 +30,6 @@ from ochat_site.transports.websocket import SOCKET_EXTENSION
 from sessions_app import limits
 
 logger = structlog.get_logger(__name__)
-
-# Twisted declares its interfaces for zope and not for a type checker.
-reactor: Any = installed_reactor
-log_beginner: Any = globalLogBeginner
 
 BACKLOG = 128
 
@@ -67,7 +60,7 @@ class Life(Protocol):
         ...
 
 
-class Server(server.Server):  # type: ignore[misc]  # Daphne is not typed
+class Server(server.Server):  # type: ignore[misc]  # untyped
     """Serves one ASGI application on one listening socket until a signal ends it."""
 
     def __init__(
@@ -118,7 +111,9 @@ class Server(server.Server):  # type: ignore[misc]  # Daphne is not typed
         """Serve until SIGTERM or SIGINT, drain, and return the exit code; a second signal ends the
         draining.
         """
-        log_beginner.beginLoggingTo([_log_failures], redirectStandardIO=False, discardBuffer=True)
+        twisted_logger.globalLogBeginner.beginLoggingTo(
+            [_log_failures], redirectStandardIO=False, discardBuffer=True
+        )
         asyncio.set_event_loop(self._loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._ask_to_stop)
@@ -217,5 +212,5 @@ def _log_failures(event: dict[str, Any]) -> None:
     failure = event.get("log_failure")
     if failure is not None:
         logger.error("server.twisted", exc_info=(failure.type, failure.value, failure.getTracebackObject()))
-    elif event.get("log_level") in (LogLevel.error, LogLevel.critical):
-        logger.error("server.twisted", text=formatEvent(event))
+    elif getattr(event.get("log_level"), "name", "") in {"error", "critical"}:
+        logger.error("server.twisted", text=twisted_logger.formatEvent(event))

@@ -18,17 +18,11 @@ import io
 import socket
 from typing import TYPE_CHECKING, Any
 
-import daphne.server  # noqa: F401 - first: it installs the reactor that the others take
-from daphne import http_protocol, ws_protocol
-from twisted.web import http as twisted_http
-
+from ochat_site.daphne_parts import http, http_protocol, ws_protocol
 from sessions_app import limits
 
 if TYPE_CHECKING:
     from ochat_site.rpc.connection import Receiver
-
-# Twisted declares its interfaces for zope and not for a type checker.
-http: Any = twisted_http
 
 HANDSHAKE_SECONDS = 20
 """For checking a credential, which may wait for the store."""
@@ -68,7 +62,7 @@ class _Flow:
             await asyncio.shield(self._room)
 
 
-class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[misc]  # Daphne is not typed
+class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[misc]  # untyped
     """One WebSocket. An application that takes a `Receiver` to `listen` gets and sends frames past ASGI."""
 
     _receiver: Receiver | None = None
@@ -210,13 +204,13 @@ class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[m
             self._abort_call = loop.call_later(CLOSE_SECONDS, self.transport.abortConnection)
 
 
-class WebSocketFactory(ws_protocol.WebSocketFactory):  # type: ignore[misc]  # Daphne is not typed
+class WebSocketFactory(ws_protocol.WebSocketFactory):  # type: ignore[misc]  # untyped
     """Makes `WebSocketProtocol`s."""
 
     protocol = WebSocketProtocol
 
 
-class WebRequest(_Flow, http_protocol.WebRequest):  # type: ignore[misc]  # Daphne is not typed
+class WebRequest(_Flow, http_protocol.WebRequest):  # type: ignore[misc]  # untyped
     """One HTTP request; a body above the limit ends it at once, with no body at all."""
 
     body_too_large = False
@@ -296,7 +290,7 @@ class HttpChannel(http.HTTPChannel):  # type: ignore[misc]  # used untyped, see 
             super()._send100Continue()
 
 
-class HttpFactory(http_protocol.HTTPFactory):  # type: ignore[misc]  # Daphne is not typed
+class HttpFactory(http_protocol.HTTPFactory):  # type: ignore[misc]  # untyped
     """Makes `HttpChannel`s: HTTP/1.1 alone."""
 
     protocol = HttpChannel
