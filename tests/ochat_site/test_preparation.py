@@ -74,6 +74,20 @@ def test_an_older_store_is_copied_before_it_is_migrated(install: Installations) 
         assert store.execute("SELECT count(*) FROM auth_user").fetchone() == (1,)
 
 
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_nobody_but_up_migrates_an_older_store(install: Installations, command: str) -> None:
+    installation = install()
+    with closing(_store(installation)) as store:
+        store.execute("DELETE FROM django_migrations WHERE app = 'guardian' AND name LIKE '0003%'")
+        store.commit()
+    done = installation.run(command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr
+        == "ochat: the store must be migrated first: run manage.py migrate (migration_required).\n"
+    )
+
+
 def test_the_store_of_a_newer_version_is_one_line(install: Installations) -> None:
     installation = install()
     with closing(_store(installation)) as store:
