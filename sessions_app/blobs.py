@@ -7,7 +7,6 @@ reading, which build on it.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
 from sessions_app import clock, ids, limits
+from sessions_app.encoding import encode
 from sessions_app.errors import BlobUnavailable, InvalidRequest, PermissionDenied, ResourceLimit
 from sessions_app.models import Blob
 from sessions_app.records import BlobInput, BlobInputInlineBase64, BlobInputStored, InputImage, InputText
@@ -39,7 +39,7 @@ class Staged:
 def stage(inputs: Sequence[BlobInput]) -> list[Staged]:
     """Read the content of a message's attachments and put inline data into the storage; holds no lock.
 
-    Raises InvalidRequest when inline data is not what its metadata says, ResourceLimit above 16 MiB, BlobUnavailable for a
+    Raises InvalidRequest when inline data is not what its digest says, ResourceLimit above 16 MiB, BlobUnavailable for a
     stored blob that is missing or expired.
     """
     return [
@@ -48,13 +48,25 @@ def stage(inputs: Sequence[BlobInput]) -> list[Staged]:
     ]
 
 
-def adopt(txn: Txn, staged: Sequence[Staged]) -> list[Part]:
+def adopt(txn: Txn, staged: Sequence[Staged], room: int) -> list[Part]:
     """Make staged content the session's own, all of it or none, and return the content parts of the message.
+
+    `room` is how many encoded bytes the entry has left: images are inlined as long as they fit, the others are references.
 
     Raises PermissionDenied for another principal's blob, BlobUnavailable for one that is gone, InvalidRequest for one whose
     metadata, target or use is another.
     """
-    return [_part(item, _row(txn, item)) for item in staged]
+    rows = [_row(txn, item) for item in staged]
+    parts = [_part(item, row) for item, row in zip(staged, rows, strict=True)]
+    room -= sum(_size(part) for part in parts)
+    for index, (item, row) in enumerate(zip(staged, rows, strict=True)):
+        if _is_image(row) and len(item.content) <= limits.MAX_INLINE_IMAGE_BYTES:
+            inlined = InputImage(image_url=_data_url(item.content, row), detail="auto")
+            more = _size(inlined) - _size(parts[index])
+            if more <= room:
+                parts[index] = inlined
+                room -= more
+    return parts
 
 
 def save(content: bytes) -> str:
@@ -82,14 +94,11 @@ def _name(digest: str) -> str:
 
 
 def _inline(given: BlobInputInlineBase64) -> bytes:
-    try:
-        content = base64.b64decode(given.inline_base64, validate=True)
-    except binascii.Error:
-        raise InvalidRequest("inline_base64 is not padded standard base64") from None
+    content = given.content()
     if len(content) > limits.MAX_BLOB_BYTES:
         raise ResourceLimit("a blob is at most 16 MiB", retryable=False)
-    if len(content) != given.byte_length or sha256(content).hexdigest() != given.digest.lower():
-        raise InvalidRequest("byte_length or digest of inline data is wrong")
+    if sha256(content).hexdigest() != given.digest.lower():
+        raise InvalidRequest("the digest of inline data is wrong")
     save(content)
     return content
 
@@ -140,9 +149,9 @@ def _taken(txn: Txn, source: BlobInputStored) -> Blob:
 
 
 def _part(item: Staged, row: Blob) -> Part:
-    """Return the content part that an attachment adds: an image, its text, or a line that names it."""
-    if row.media_type.startswith("image/"):
-        return InputImage(image_url=_image_url(item.content, row), detail="auto")
+    """Return the content part that an attachment adds: a reference to an image, its text, or a line that names it."""
+    if _is_image(row):
+        return InputImage(image_url=f"blob:{row.id}", detail="auto")
     if _is_text(row.media_type):
         with suppress(UnicodeDecodeError):  # one whose bytes are no text is named like any other file
             return InputText(text=item.content.decode())
@@ -150,9 +159,16 @@ def _part(item: Staged, row: Blob) -> Part:
     return InputText(text=f"[Attached file: {name}, {row.media_type}, {row.byte_length} bytes]")
 
 
-def _image_url(content: bytes, row: Blob) -> str:
-    if len(content) > limits.MAX_INLINE_IMAGE_BYTES:
-        return f"blob:{row.id}"
+def _size(part: Part) -> int:
+    """Return what a part adds to an encoded item, its comma included."""
+    return len(encode(part)) + 1
+
+
+def _is_image(row: Blob) -> bool:
+    return row.media_type.startswith("image/")
+
+
+def _data_url(content: bytes, row: Blob) -> str:
     return f"data:{row.media_type};base64,{base64.b64encode(content).decode()}"
 
 

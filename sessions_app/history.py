@@ -99,15 +99,13 @@ def output_of(call: bytes, output: ToolOutput) -> bytes:
     return output_item(reference.kind, reference.call_id, output)
 
 
-def user_message(text: str, parts: Sequence[InputText | InputImage] = ()) -> NewEntry:
-    """Return the entry of a plain text message: one text part, and the parts of what is attached (behaviour 6.1)."""
-    return entry_of(encode(InputMessageItem(role="user", content=(InputText(text=text), *parts))))
+def user_message(text: str) -> NewEntry:
+    """Return the entry of a plain text message: one text part, exactly as sent (behaviour 6.1)."""
+    return entry_of(encode(InputMessageItem(role="user", content=(InputText(text=text),))))
 
 
 def with_parts(payload: bytes, parts: Sequence[InputText | InputImage]) -> NewEntry:
     """Return the entry of an encoded input message with more content parts behind its own."""
-    if not parts:
-        return entry_of(payload)
     item = msgspec.json.decode(payload, type=InputMessageItem)
     own = (InputText(text=item.content),) if isinstance(item.content, str) else item.content
     return entry_of(encode(msgspec.structs.replace(item, content=(*own, *parts))))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sessions_app import blobs, history, ledger
+from sessions_app import blobs, history, ledger, limits
 from sessions_app.chatmd.lexer import ChatMDError
 from sessions_app.chatmd.message import user_item
 from sessions_app.commands import entries, operations
@@ -22,7 +22,7 @@ from sessions_app.summaries import session_record
 
 if TYPE_CHECKING:
     from sessions_app import models
-    from sessions_app.blobs import Part, Staged
+    from sessions_app.blobs import Staged
     from sessions_app.history import NewEntry
     from sessions_app.ledger import Txn
     from sessions_app.receipts import Call
@@ -62,8 +62,9 @@ def changed(txn: Txn) -> Changed:
 def send_message(call: Call, session_id: str, content: MessageContent) -> Sent:
     """Accept a message: it starts a turn in an idle session and is deferred behind a running operation (behaviour 6.2).
 
-    Raises, in this order: InvalidRequest for blank text; InvalidState when halted, failed, or (retryable) not loaded, and for
-    ChatMD that has no user element or does not parse; what a blob is refused with; ResourceLimit for an entry above 4 MiB and
+    Raises, in this order: InvalidRequest for blank text; InvalidState when halted, failed, or (retryable) not loaded; what an
+    attachment that cannot be read is refused with; InvalidState for ChatMD that has no user element or does not parse; what
+    an attachment of somebody or something else is refused with; ResourceLimit for an entry above 4 MiB and
     (retryable) a full queue. Before them everything `ledger.command` refuses with.
     """
     if not content.attachments:
@@ -93,7 +94,10 @@ def cancel_operation(call: Call, session_id: str, operation_id: str) -> Changed:
 
 def _send(txn: Txn, content: MessageContent, staged: Sequence[Staged]) -> Sent:
     check_accepts(txn.session, content)
-    entry = _admit(content, blobs.adopt(txn, staged))
+    entry = _admit(content)
+    if staged:
+        parts = blobs.adopt(txn, staged, room=limits.MAX_ENTRY_BYTES - entry.size)
+        entry = history.with_parts(entry.payload, parts)
     if txn.session.observed != "idle":
         row = entries.defer(txn, entry, txn.caller)
         return _sent(txn, row.number, None)
@@ -112,12 +116,12 @@ def check_accepts(session: models.Session, content: MessageContent) -> None:
         raise InvalidState("the session is not running", retryable=True)
 
 
-def _admit(content: MessageContent, parts: Sequence[Part]) -> NewEntry:
-    """Turn the content of a message into the entry it becomes."""
+def _admit(content: MessageContent) -> NewEntry:
+    """Turn the content of a message, but for what is attached, into the entry it becomes."""
     if content.kind == "plain_text":
-        return history.user_message(content.text, parts)
+        return history.user_message(content.text)
     try:
-        return history.with_parts(bytes(user_item(content.text).payload), parts)
+        return history.entry_of(bytes(user_item(content.text).payload))
     except ChatMDError as error:
         raise InvalidState(f"the message is not valid ChatMD: {error}") from None
 
