@@ -11,6 +11,7 @@ both arrive as signals.
 import argparse
 import fcntl
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -253,19 +254,32 @@ class Supervisor:
                 child.process.wait()
 
     def _welcome(self) -> str:
-        url, data_dir = self._env.bind.url, self._env.data_dir
+        url, token = self._env.bind.url, self._env.data_dir / "client.token"
+        # What was set for this command has to be set for the client too.
+        given = [
+            f"{name}={shlex.quote(self._environment[name])}"
+            for name in ("OCHAT_DATA_DIR", "OCHAT_BIND")
+            if name in os.environ
+        ]
+        chat = " ".join([*given, _shown(Path(sys.executable)), _shown(self._manage), "chat"])
         return "\n".join(
             (
                 "",
                 f"Ochat is running at {url}",
                 "",
-                f"  open   {url}/admin/   sign in as operator",
-                f"  type   {sys.executable} {self._manage} chat",
-                f"  speak  {url.replace('http', 'ws', 1)}/v1/ws   with the token in {data_dir / 'client.token'}",
-                "  stop   Ctrl-C",
+                f"  talk    {chat}",
+                f"  open    {url}/admin/  and sign in as operator",
+                f"  speak   {url.replace('http', 'ws', 1)}/v1/ws  with the token in {_shown(token)}",
+                "  stop    Ctrl-C",
                 "",
             )
         )
+
+
+def _shown(path: Path) -> str:
+    """A path as it is typed: from here, if it is below here."""
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 @contextmanager
