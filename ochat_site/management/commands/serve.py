@@ -1,4 +1,7 @@
-"""`manage.py serve`: the web process."""
+"""`manage.py serve`: the web process.
+
+Importing this module installs Twisted's reactor; Django imports a command only to run it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from ochat_site.env import Bind, ConfigError
+from ochat_site.server import Server
+from ochat_site.web import Web
 from sessions_app import limits, store
 
 
@@ -25,10 +30,6 @@ class Command(BaseCommand):
         """
         listener = _listener(settings.ENV.bind)
         store.check()
-        # Twisted's reactor is installed by the import: only the process that serves has one.
-        from ochat_site.server import Server
-        from ochat_site.web import Web
-
         web = Web()
         server = Server(
             web.application,
@@ -54,5 +55,7 @@ def _listener(bind: Bind) -> socket.socket:
         listener.bind((bind.host, bind.port))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"OCHAT_BIND: cannot listen on {bind.host}:{bind.port}: {error.strerror}.") from None
+        raise ConfigError(
+            f"OCHAT_BIND: cannot listen on {bind.host}:{bind.port}: {error.strerror}."
+        ) from None
     return listener
