@@ -1,8 +1,11 @@
-"""What every HTTP answer of Django carries: the content security policy, and Secure cookies over TLS."""
+"""What holds for every HTTP request to Django: whose word on TLS counts, and what each answer carries."""
 
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+
+from sessions_app import catalog
 
 # Everything shown is shipped with the server; nothing is inline, framed or fetched from elsewhere.
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -15,6 +18,23 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+
+
+class TrustedProxyTls:
+    """Takes the header that says "the client used TLS" away from everybody but the catalog's trusted proxies.
+
+    Django believes the header of `SECURE_PROXY_SSL_HEADER` whoever sends it.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if settings.SECURE_PROXY_SSL_HEADER is not None:
+            peer = request.META.get("REMOTE_ADDR")
+            if not any(peer in proxy.trusted_addresses for proxy in catalog.current().trusted_proxies):
+                request.META.pop(settings.SECURE_PROXY_SSL_HEADER[0], None)
+        return self._get_response(request)
 
 
 class SecurityHeaders:

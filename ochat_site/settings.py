@@ -44,6 +44,7 @@ INSTALLED_APPS = [
     "ochat_site",
 ]
 MIDDLEWARE = [
+    "ochat_site.middleware.TrustedProxyTls",
     "django.middleware.security.SecurityMiddleware",
     "ochat_site.middleware.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -164,6 +165,11 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_NAME = "ochat_session"
 CSRF_COOKIE_NAME = "ochat_csrf"
+SECURE_PROXY_SSL_HEADER = (
+    (f"HTTP_{ENV.proxy_tls_header.name.upper().replace('-', '_')}", ENV.proxy_tls_header.value)
+    if ENV.proxy_tls_header is not None
+    else None
+)
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
