@@ -11,11 +11,17 @@ from contextlib import contextmanager
 
 import structlog
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.db.migrations.loader import MigrationLoader
 
 from sessions_app import clock, ids
-from sessions_app.errors import CommandQueueFull, MigrationRequired, PersistenceError, StoreSchemaTooNew
+from sessions_app.errors import (
+    CommandQueueFull,
+    MigrationRequired,
+    PersistenceError,
+    StoreLocked,
+    StoreSchemaTooNew,
+)
 from sessions_app.models import Store
 
 log = structlog.get_logger(__name__)
@@ -35,11 +41,21 @@ def errors() -> Iterator[None]:
     """
     try:
         yield
-    except DatabaseError as error:
+    except (DatabaseError, InterfaceError) as error:
         if getattr(error.__cause__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
             raise CommandQueueFull("the session is busy", retryable=True) from error
         log.exception("store.failed")
         raise PersistenceError("the store failed", retryable=True) from error
+
+
+def is_away(error: Exception) -> bool:
+    """Tell whether a change failed because the store is busy or gone, so that the same change may work later.
+
+    One that the store refused for what it holds, as no store would take it, is not of these.
+    """
+    if isinstance(error, PersistenceError):
+        return isinstance(error.__cause__, OperationalError | InterfaceError)
+    return isinstance(error, StoreLocked | CommandQueueFull)
 
 
 def check() -> None:

@@ -6,13 +6,14 @@ Owns: every state an operation passes and the one form of its last transaction. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from django.db import transaction
 
-from sessions_app import broadcast, history, ids, participants, processes, rows
+from sessions_app import broadcast, history, ids, participants, processes, rows, store
 from sessions_app.callers import system
 from sessions_app.commands import entries
 from sessions_app.encoding import encode
@@ -23,8 +24,6 @@ from sessions_app.models import HistoryEntry, Operation, ToolCall
 from sessions_app.summaries import operation_record
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-
     from sessions_app.history import NewEntry
     from sessions_app.participants import OperationOutcome
     from sessions_app.records import Error
@@ -91,6 +90,8 @@ class Ending:
     """Text of unfinished items; None: what the worker last saved (its process is gone)."""
     promised: range = range(0)
     """Reserved history sequences that were never used: given back when they are still the last ones."""
+    in_doubt: bool = False
+    """The store failed while something was committed: what `entries` holds may be in history already."""
 
 
 def begin_turn(txn: Txn, reason: str, *, origin: str, principal_id: str = "") -> Operation:
@@ -128,7 +129,13 @@ def claim(session_id: str, operation_id: str) -> Claim | None:
     caller = system("worker")
     with session_txn(session_id, caller) as txn:
         operation = txn.operation
-        if operation is None or operation.id != operation_id or operation.process_id or operation.parked:
+        if (
+            operation is None
+            or operation.id != operation_id
+            or operation.process_id
+            or operation.parked
+            or operation.state == "cancelling"
+        ):
             return None
         operation.process_id = processes.current_id()
         operation.attempt += 1
@@ -184,27 +191,58 @@ def commit_said(claim: Claim, said: Sequence[NewEntry]) -> int:
         return txn.session.latest_sequence
 
 
-def save_streamed(claim: Claim, items: Sequence[StreamedItem]) -> None:
-    """Keep the streamed text of a running turn, so that a killed worker loses at most half a second of it.
+def save_streamed(texts: Sequence[tuple[Claim, Sequence[StreamedItem]]]) -> None:
+    """Keep the streamed text of running turns, so that a killed worker loses little of it: one commit for all of a process.
 
-    Outside the session's transactions: no revision, no event. Text of a claim that is no longer held is dropped.
+    Outside the session's transactions: no revision, no event. Text of a claim that is no longer held is dropped. Raises
+    StoreLocked and PersistenceError.
     """
-    _claimed(claim).update(streamed=encode(items))
+    with store.errors(), transaction.atomic(durable=True):
+        # Without waiting for a turn that commits just now: several rows must not be waited for in any order.
+        held = set(
+            Operation.objects.select_for_update(skip_locked=True)
+            .filter(process_id=processes.current_id(), id__in=[claim.operation_id for claim, _ in texts])
+            .values_list("id", "attempt")
+        )
+        for claim, items in texts:
+            if (claim.operation_id, claim.attempt) in held:
+                rows.update(Operation(id=claim.operation_id, streamed=encode(items)), ("streamed",))
+
+
+def moved(claims: Sequence[Claim], waiting: Collection[str]) -> set[str]:
+    """Return the operations among `claims` whose worker has to look at its rows; takes no lock.
+
+    Those that are cancelled or no longer held, and those of `waiting` with a call that was answered and may start. Raises
+    PersistenceError.
+    """
+    with store.errors():
+        going_on = set(
+            Operation.objects.filter(process_id=processes.current_id())
+            .exclude(state="cancelling")
+            .values_list("id", "attempt")
+        )
+        answered: set[str] = set()
+        if waiting:
+            startable = ToolCall.objects.filter(operation_id__in=waiting, state="proposed", approved=True)
+            answered.update(startable.values_list("operation_id", flat=True))
+    stopped = {claim.operation_id for claim in claims if (claim.operation_id, claim.attempt) not in going_on}
+    return stopped | answered
 
 
 def check_held(claim: Claim) -> None:
-    """Raise ClaimLost or Cancelling unless the claim is held and its operation goes on; takes no lock."""
-    state = _claimed(claim).values_list("state", flat=True).first()
+    """Raise ClaimLost or Cancelling unless the claim is held and its operation goes on; takes no lock.
+
+    Raises PersistenceError when the store cannot tell.
+    """
+    with store.errors():
+        held = Operation.objects.filter(
+            id=claim.operation_id, attempt=claim.attempt, process_id=processes.current_id()
+        )
+        state = held.values_list("state", flat=True).first()
     if state is None:
         raise ClaimLost(claim.operation_id)
     if state == "cancelling":
         raise Cancelling(claim.operation_id)
-
-
-def _claimed(claim: Claim) -> QuerySet[Operation]:
-    return Operation.objects.filter(
-        id=claim.operation_id, attempt=claim.attempt, process_id=processes.current_id()
-    )
 
 
 def cancel(txn: Txn, operation_id: str) -> None:
@@ -313,9 +351,14 @@ _TERMINAL: dict[
 def _missing_entries(txn: Txn, operation: Operation, ending: Ending) -> list[NewEntry]:
     """Return what history still lacks, so that the next request is well formed (behaviour 6.5, step 1)."""
     missing = list(ending.entries)
+    if ending.in_doubt:
+        known = _in_history(txn, [entry.number for entry in missing])
+        missing = [entry for entry in missing if entry.number not in known]
     if ending.outcome != "completed":
         streamed = _saved(operation) if ending.streamed is None else ending.streamed
         missing += _unfinished(txn, streamed, missing)
+        while missing and missing[-1].kind == "reasoning":
+            missing.pop()
     missing += _outputs_owed(operation, missing)
     return missing
 
@@ -323,18 +366,20 @@ def _missing_entries(txn: Txn, operation: Operation, ending: Ending) -> list[New
 def _unfinished(txn: Txn, streamed: Sequence[StreamedItem], finished: Sequence[NewEntry]) -> list[NewEntry]:
     """Return the streamed text that is in no entry: what was saved last may be older than what was committed last."""
     spoken = [item for item in streamed if item.text]
-    if not spoken:
-        return []
-    numbers = [item.number for item in spoken]
-    known = {entry.number for entry in finished}
-    known.update(
-        HistoryEntry.objects.filter(session=txn.session, number__in=numbers).values_list("number", flat=True)
-    )
+    known = {entry.number for entry in finished} | _in_history(txn, [item.number for item in spoken])
     return [
         history.incomplete_message(item.item_id, item.text, item.number)
         for item in spoken
         if item.number not in known
     ]
+
+
+def _in_history(txn: Txn, numbers: Iterable[int | None]) -> set[int]:
+    wanted = [number for number in numbers if number is not None]
+    if not wanted:
+        return set()
+    found = HistoryEntry.objects.filter(session=txn.session, number__in=wanted)
+    return set(found.values_list("number", flat=True))
 
 
 def _saved(operation: Operation) -> Sequence[StreamedItem]:

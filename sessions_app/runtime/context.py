@@ -7,14 +7,17 @@ the model (behaviour 6.1). Does not own: what a history may hold, or the adapter
 from __future__ import annotations
 
 import base64
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from django.db import connection
 
-from sessions_app import blobs
+from sessions_app import blobs, store
 from sessions_app.encoding import encode
+from sessions_app.errors import BlobUnavailable
 from sessions_app.models import Blob, HistoryEntry, Session
 from sessions_app.records import InputImage, InputMessageItem
 
@@ -22,6 +25,13 @@ KEPT_BYTES = 64 * 1024 * 1024
 """What the histories kept by one process hold together; the least recently asked go first."""
 
 _BLOB_MARK = b'"blob:'
+
+# Two statements of two columns at every request of every turn: written once, for the reason that `rows` gives.
+_VERSION = f"SELECT history_version FROM {Session._meta.db_table} WHERE id = %s"  # noqa: S608 - a name of ours
+_NEWER = (
+    f"SELECT position, payload FROM {HistoryEntry._meta.db_table}"  # noqa: S608 - a name of ours
+    " WHERE session_id = %s AND position > %s ORDER BY position"
+)
 
 
 @dataclass(slots=True)
@@ -33,40 +43,65 @@ class _Kept:
 
 
 class Histories:
-    """Encoded histories by session. Used from one thread at a time per session: the worker that holds its operation."""
+    """Encoded histories by session. One thread at a time may read a session: the worker that holds its operation."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._kept_bytes = kept_bytes
+        self._size = 0
+        self._mutex = threading.Lock()
 
     def read(self, session_id: str) -> Sequence[bytes]:
         """Return the whole canonical history, oldest first, each item encoded and with its images inlined.
 
-        Reads from the store only what was appended since the last time, or everything after an edit.
+        Reads from the store only what was appended since the last time, or everything after an edit. What it returns is good
+        until the session is read again. Raises PersistenceError, and BlobUnavailable for an image that is gone.
         """
-        version = Session.objects.filter(id=session_id).values_list("history_version", flat=True).first()
-        kept = self._kept.pop(session_id, None)
-        if kept is None or kept.version != version:
-            kept = _Kept(version=version or 0)
-        rows = HistoryEntry.objects.filter(session_id=session_id, position__gt=kept.position).order_by(
-            "position"
-        )
-        for position, payload in rows.values_list("position", "payload").iterator(chunk_size=500):
-            kept.position = position
-            kept.items.append(payload)
-            kept.size += len(payload)
+        kept = self._take(session_id)
+        with store.errors():
+            version = _version(session_id)
+            if kept is None or kept.version != version:
+                kept = _Kept(version)
+            for position, payload in _newer(session_id, kept.position):
+                item = _inlined(session_id, payload) if _BLOB_MARK in payload else payload
+                kept.position = position
+                kept.items.append(item)
+                kept.size += len(item)
         self._keep(session_id, kept)
-        return [_inlined(item) if _BLOB_MARK in item else item for item in kept.items]
+        return kept.items
+
+    def _take(self, session_id: str) -> _Kept | None:
+        """Take a history out while it grows: a read that fails leaves nothing half read behind."""
+        with self._mutex:
+            kept = self._kept.pop(session_id, None)
+            if kept is not None:
+                self._size -= kept.size
+            return kept
 
     def _keep(self, session_id: str, kept: _Kept) -> None:
-        self._kept[session_id] = kept
-        total = sum(one.size for one in self._kept.values())
-        while total > self._kept_bytes and self._kept:
-            _, dropped = self._kept.popitem(last=False)
-            total -= dropped.size
+        with self._mutex:
+            self._kept[session_id] = kept
+            self._size += kept.size
+            while self._size > self._kept_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._size -= dropped.size
 
 
-def _inlined(payload: bytes) -> bytes:
+def _version(session_id: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(_VERSION, [session_id])
+        row: tuple[int] | None = cursor.fetchone()
+    return row[0] if row else 0
+
+
+def _newer(session_id: str, position: int) -> Iterator[tuple[int, bytes]]:
+    with connection.cursor() as cursor:
+        cursor.execute(_NEWER, [session_id, position])
+        for found, payload in cursor:
+            yield found, bytes(payload)
+
+
+def _inlined(session_id: str, payload: bytes) -> bytes:
     """Return an input message with every image that is kept as a blob turned into a data URI; other items unchanged."""
     try:
         item = msgspec.json.decode(payload, type=InputMessageItem)
@@ -74,13 +109,18 @@ def _inlined(payload: bytes) -> bytes:
         return payload
     if isinstance(item.content, str):
         return payload
-    parts = tuple(_with_data(part) if isinstance(part, InputImage) else part for part in item.content)
+    parts = tuple(
+        _with_data(session_id, part) if isinstance(part, InputImage) else part for part in item.content
+    )
     return encode(msgspec.structs.replace(item, content=parts))
 
 
-def _with_data(part: InputImage) -> InputImage:
+def _with_data(session_id: str, part: InputImage) -> InputImage:
     if not part.image_url.startswith("blob:"):
         return part
-    row = Blob.objects.get(id=part.image_url.removeprefix("blob:"))
+    # Of this session: an address is text that somebody wrote, and must not reach what belongs to others.
+    row = Blob.objects.filter(id=part.image_url.removeprefix("blob:"), session_id=session_id).first()
+    if row is None:
+        raise BlobUnavailable("an image of this session is gone")
     data = base64.b64encode(blobs.read(row.sha256)).decode()
     return msgspec.structs.replace(part, image_url=f"data:{row.media_type};base64,{data}")

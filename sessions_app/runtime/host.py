@@ -1,29 +1,33 @@
 """The turns of one process: what is claimed, how many run, what happens when the process ends (design 4, behaviour 14.3).
 
-Owns: loading what a turn needs, the bound on turns, waking and stopping them. Does not own: the turn itself (`turn`) or how the
-word that there is work reaches the process (`jobs_app.tasks`, the in-process dispatcher).
+Owns: loading what a turn needs, the bound on turns, waking and stopping them, saving what they stream. Does not own: the turn
+itself (`turn`) or how the word that there is work reaches the process (`jobs_app.tasks`, the in-process dispatcher).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import itertools
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
 
-from sessions_app import pinned, workspaces
+from sessions_app import pinned, rows, store, workspaces
 from sessions_app.chatmd.elements import BuiltinTool
-from sessions_app.commands import lifecycle, operations
+from sessions_app.chatmd.elements import Tool as DeclaredTool
+from sessions_app.commands import operations
 from sessions_app.db import in_db
-from sessions_app.errors import ConfigurationInvalid, PromptUnavailable, Refusal
-from sessions_app.models import Operation, Session
+from sessions_app.errors import ConfigurationInvalid, InternalError, PromptUnavailable, Refusal
+from sessions_app.models import Operation, Session, WorkspaceInstance
+from sessions_app.models.operations import ENDED
 from sessions_app.runtime.context import Histories
 from sessions_app.runtime.models.port import Model, ModelRequest
 from sessions_app.runtime.turn import Plan, Turn
 
 if TYPE_CHECKING:
+    from sessions_app.commands.operations import Claim
     from sessions_app.runtime.ports import Gate, Tool, Tools
 
 log = structlog.get_logger(__name__)
@@ -32,7 +36,19 @@ MAX_TURNS = 256
 """Turns of one process at once; a row beyond them stays unclaimed for another process, or until one ends here."""
 
 STOP_MARGIN_SECONDS = 3.0
-"""What is kept of the shutdown grace for committing the ends of turns that did not finish in it."""
+"""What is kept of the shutdown grace for committing the ends of turns that did not finish in it; a quarter of a short one."""
+
+_TICK_SECONDS = 0.1
+"""How often what running turns have streamed is looked at; it is saved by the turns' own pace, all of it in one commit."""
+
+_LOOK_TICKS = 5
+"""Every so many ticks their rows are looked at: a signal may have been lost."""
+
+_HOST = socket.gethostname()
+
+_OPERATION = rows.Select(Operation, "id = %s")
+_SESSION = rows.Select(Session, "id = %s")
+_WORKSPACE = rows.Select(WorkspaceInstance, "id = %s")
 
 
 class TurnHost:
@@ -45,33 +61,40 @@ class TurnHost:
         default_model: Callable[[], str | None],
         tools: Tools,
         gate: Gate,
+        max_turns: int = MAX_TURNS,
     ) -> None:
         """`default_model` names the model of prompts that name none; `tools` are all that this server has, by name."""
         self._resolve = resolve_model
         self._default_model = default_model
         self._tools = tools
         self._gate = gate
+        self._max_turns = max_turns
         self._histories = Histories()
         self._turns: dict[str, Turn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[str] = deque(maxlen=MAX_TURNS)
+        self._waiting: dict[str, None] = {}
+        """Operations to look at when a turn ends, each once, first come first."""
+        self._attending: asyncio.Task[None] | None = None
         self._draining = False
+        self._stop_reason = ""
 
     def submit(self, operation_id: str) -> None:
         """Run an operation soon: at once, or when a turn ends here; meanwhile its unclaimed row is anybody's."""
-        if self._draining or operation_id in self._turns:
+        if self._draining:
             return
-        if len(self._tasks) >= MAX_TURNS:
-            self._waiting.append(operation_id)
-            return
-        task = asyncio.get_running_loop().create_task(self.run(operation_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        if len(self._tasks) < self._max_turns:
+            task = asyncio.get_running_loop().create_task(self.run(operation_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        elif len(self._waiting) < self._max_turns:
+            self._waiting[operation_id] = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._waiting:
-            self.submit(self._waiting.popleft())
+            operation_id = next(iter(self._waiting))
+            del self._waiting[operation_id]
+            self.submit(operation_id)
 
     def look(self, operation_id: str) -> None:
         """Wake the turn of an operation, if it runs here: it was cancelled or one of its calls was answered."""
@@ -82,67 +105,129 @@ class TurnHost:
     async def run(self, operation_id: str) -> None:
         """Claim an operation if it is to be had, and run it until it ends or parks."""
         try:
-            plan = await in_db(self._plan, operation_id)
-            claim = await in_db(operations.claim, plan.session_id, operation_id) if plan else None
+            taken = await in_db(self._take, operation_id)
+            if taken is not None:
+                await self._run(Turn(*taken, self._gate, self._histories))
         except Refusal as refusal:
             log.warning("turn.not_claimed", operation=operation_id, code=refusal.code)
-            return
-        except Exception:  # the boundary of a turn before its claim: its row stays for the sweep
-            log.exception("turn.not_claimed", operation=operation_id)
-            return
-        if plan is None or claim is None:
-            return
-        turn = Turn(plan, claim, self._gate, self._histories)
+        except (
+            Exception
+        ):  # the boundary of a turn: its row stays for the sweep, or for whoever stops the process
+            log.exception("turn.lost", operation=operation_id)
+
+    async def _run(self, turn: Turn) -> None:
+        operation_id = turn.claim.operation_id
         self._turns[operation_id] = turn
+        if self._stop_reason:
+            turn.stop(self._stop_reason)
+        if self._attending is None:
+            self._attending = asyncio.create_task(self._attend())
         try:
             await turn.run()
         finally:
-            del self._turns[operation_id]
+            # A turn that parked may have been answered, claimed and begun again here before this one got to its end.
+            if self._turns.get(operation_id) is turn:
+                del self._turns[operation_id]
+            if not self._turns and self._attending is not None:
+                self._attending.cancel()
+                self._attending = None
 
     async def stop(self, grace_seconds: float) -> None:
         """Claim nothing more; let turns finish or park within the grace, then end what still runs as interrupted."""
         self._draining = True
+        margin = min(STOP_MARGIN_SECONDS, grace_seconds / 4)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=max(0.0, grace_seconds - STOP_MARGIN_SECONDS))
+            await asyncio.wait(self._tasks, timeout=grace_seconds - margin)
+        self._stop_reason = operations.SERVER_SHUTDOWN
         for turn in self._turns.values():
-            turn.stop(operations.SERVER_SHUTDOWN)
+            turn.stop(self._stop_reason)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_MARGIN_SECONDS)
+            _, late = await asyncio.wait(self._tasks, timeout=margin)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
-    def _plan(self, operation_id: str) -> Plan | None:
-        """Load what the turn needs, or None when there is nothing to run.
+    # What all turns of the process share
 
-        A session that cannot be loaded fails here: its operation ends with the reason, after `session.error` (behaviour 14.4).
+    async def _attend(self) -> None:
+        """While turns run: save what they stream, and wake those whose rows have changed though no signal came."""
+        for tick in itertools.count(1):
+            await asyncio.sleep(_TICK_SECONDS)
+            try:
+                await self._save()
+                if tick % _LOOK_TICKS == 0:
+                    await self._look_at_rows()
+            except Exception:  # the boundary of what serves all turns: the next tick tries again
+                log.exception("turns.not_attended", turns=len(self._turns))
+
+    async def _save(self) -> None:
+        now = asyncio.get_running_loop().time()
+        due = [(turn, items) for turn in self._turns.values() if (items := turn.due(now))]
+        if not due:
+            return
+        try:
+            await in_db(operations.save_streamed, [(turn.claim, items) for turn, items in due])
+        except Refusal as refusal:
+            log.warning("turns.not_saved", turns=len(due), code=refusal.code)
+            for turn, _ in due:
+                turn.not_saved()
+
+    async def _look_at_rows(self) -> None:
+        claims = [turn.claim for turn in self._turns.values()]
+        calling = [turn.claim.operation_id for turn in self._turns.values() if turn.calling]
+        try:
+            moved = await in_db(operations.moved, claims, calling)
+        except Refusal as refusal:
+            log.warning("turns.not_looked_at", turns=len(claims), code=refusal.code)
+            return
+        for operation_id in moved:
+            self.look(operation_id)
+
+    # Before a turn; in a database thread
+
+    def _take(self, operation_id: str) -> tuple[Plan, Claim] | None:
+        """Load what a turn needs and claim it; None when there is nothing to take.
+
+        What cannot be loaded fails here: the operation ends with the reason, after `session.error` (behaviour 14.4). Raises
+        what says that the store is busy or away.
         """
-        operation = (
-            Operation.objects.select_related("session__workspace_instance").filter(id=operation_id).first()
-        )
-        if operation is None or operation.process_id or operation.parked or operation.kind != "turn":
+        with store.errors():
+            operation = _OPERATION.first(operation_id)
+            session = _SESSION.first(operation.session_id) if operation is not None else None
+        if operation is None or session is None or operation.kind != "turn":
+            return None
+        if operation.process_id or operation.parked or operation.state in ENDED:
             return None
         try:
-            return self._loaded(operation, operation.session)
-        except lifecycle.LOAD_REFUSALS as refusal:
-            operations.fail_unloadable(operation.session_id, operation_id, refusal)
+            with store.errors():
+                plan = self._plan(operation, session)
+        except Refusal as refusal:
+            if store.is_away(refusal):
+                raise
+            operations.fail_unloadable(session.id, operation_id, refusal)
             return None
+        except Exception:  # the boundary of a turn: one that cannot begin must end
+            log.exception("turn.not_loaded", operation=operation_id)
+            failure = InternalError("the turn could not be prepared", retryable=True)
+            operations.fail_unloadable(session.id, operation_id, failure)
+            return None
+        claim = None if self._draining else operations.claim(session.id, operation_id)
+        return None if claim is None else (plan, claim)
 
-    def _loaded(self, operation: Operation, session: Session) -> Plan:
+    def _plan(self, operation: Operation, session: Session) -> Plan:
+        instance = _WORKSPACE.first(session.workspace_instance_id)
+        session.workspace_instance = instance
         workspaces.check(session)
         pinned.check(session.prompt_revision_id)
         config, declared = pinned.setup(session.prompt_revision_id)
         name = config.model or self._default_model()
         if name is None:
             raise ConfigurationInvalid("the prompt names no model and the catalog has none")
-        tools: dict[str, Tool] = {}
-        for tool in declared:
-            if not isinstance(tool, BuiltinTool) or tool.name not in self._tools:
-                raise PromptUnavailable("the prompt declares a tool that this server does not have")
-            tools[tool.name] = self._tools[tool.name]
+        tools = {tool.spec.name: tool for tool in map(self._tool, declared)}
         return Plan(
-            session_id=session.id,
-            operation_id=operation.id,
             model=self._resolve(name),
             request=ModelRequest(
-                items=(),
+                items=() if operation.calls_made else self._histories.read(session.id),
                 tools=tuple(tool.spec for tool in tools.values()),
                 temperature=config.temperature,
                 max_output_tokens=config.max_tokens,
@@ -150,5 +235,10 @@ class TurnHost:
                 cache_key=session.id,
             ),
             tools=tools,
-            workspace=session.workspace_instance.path if session.workspace_instance else None,
+            workspace=instance.path if instance is not None and instance.host == _HOST else None,
         )
+
+    def _tool(self, declared: DeclaredTool) -> Tool:
+        if isinstance(declared, BuiltinTool) and declared.name in self._tools:
+            return self._tools[declared.name]
+        raise PromptUnavailable("the prompt declares a tool that this server does not have")

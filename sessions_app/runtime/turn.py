@@ -1,67 +1,68 @@
 """The turn loop: ask, stream, commit, call, wait, repeat (behaviour 6.4, design 4).
 
 Owns: the order of a turn and its reaction to cancellation, answers, loss of the claim and failures. Does not own: how a step is
-committed (`commands`), how a reply is folded (`reply`), or which process runs what (`host`).
+committed (`commands`), how a reply is folded (`reply`), what is told of it meanwhile (`live`), or which process runs what and
+finds what no signal told (`host`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import aclosing, suppress
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 import structlog
 
-from sessions_app import ids, limits
+from sessions_app import limits, store
 from sessions_app.commands import calls, operations
 from sessions_app.commands.calls import Finished, Progress
 from sessions_app.commands.operations import Cancelling, Claim, ClaimLost, Ending
 from sessions_app.db import in_db
-from sessions_app.errors import (
-    CommandQueueFull,
-    InternalError,
-    PersistenceError,
-    Refusal,
-    StoreLocked,
-    to_error,
-)
+from sessions_app.errors import InternalError, PersistenceError, Refusal, to_error
 from sessions_app.runtime.live import LiveEvents
-from sessions_app.runtime.models.port import ModelError, ModelRequest, StreamEvent
+from sessions_app.runtime.models.port import ModelError, StreamEvent
 from sessions_app.runtime.ports import ToolContext, ToolError
 from sessions_app.runtime.reply import Reply
 
 if TYPE_CHECKING:
+    from sessions_app.commands.operations import StreamedItem
     from sessions_app.models import ToolCall
-    from sessions_app.records import Error, ToolCallKind, ToolOutput, ToolProgressChannel
+    from sessions_app.records import Error, ToolCallKind, ToolOutput
     from sessions_app.runtime.context import Histories
-    from sessions_app.runtime.models.port import Model
+    from sessions_app.runtime.models.port import Model, ModelRequest
     from sessions_app.runtime.ports import Gate, Tier, Tool
 
 log = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+FIRST_SAVE_SECONDS = 0.1
+SAVE_SECONDS = 0.5
+"""When the text of a reply is saved first, unless it is over by then, and how far apart the next times are at least."""
 
 _FEWEST_PROMISED = 128
 """With fewer history sequences left, more are promised before the next request."""
 
-_END_AGAIN_SECONDS = 1.0
+_AGAIN_SECONDS = 0.25
+"""Between two attempts to commit to a store that is busy or away; each has waited for its lock already."""
 
-SAVE_SECONDS = 0.5
-"""How often streamed text is saved at most, and how often a running turn looks at its row when no signal reaches it."""
+_STOP_SECONDS = 5.0
+"""How long a request or a tool that was cancelled may take to let go; what it still does is then nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a turn needs beside its claim; read before it is claimed, so that a claimed turn asks at once."""
 
-    session_id: str
-    operation_id: str
     model: Model
     request: ModelRequest
-    """Without the history, which is read again before each request."""
+    """With the history of the first request; a turn that goes on reads it again."""
     tools: Mapping[str, Tool]
     workspace: str | None
 
@@ -74,8 +75,8 @@ class Turn:
     """One claimed operation. `run` it once; `look` wakes it when its rows have changed."""
 
     def __init__(self, plan: Plan, claim: Claim, gate: Gate, histories: Histories) -> None:
+        self.claim = claim
         self._plan = plan
-        self._claim = claim
         self._gate = gate
         self._histories = histories
         self._wake = asyncio.Event()
@@ -84,9 +85,17 @@ class Turn:
             claim.session_id, claim.operation_id, sequence=claim.live_sequence, anchor=claim.anchor
         )
         self._promised = range(claim.first_number, claim.first_number + claim.numbers)
+        self._request: ModelRequest | None = None if claim.resumed else plan.request
         self._reply: Reply | None = None
-        self._running: dict[int, asyncio.Task[Finished]] = {}
+        self._save_at = math.inf
+        self._running: dict[int, asyncio.Task[ToolOutput]] = {}
         self._tiers: Mapping[str, Tier] = {name: tool.tier for name, tool in plan.tools.items()}
+        self._in_doubt = False
+
+    @property
+    def calling(self) -> bool:
+        """Tools run, so that other calls of this turn may be waiting for an answer."""
+        return bool(self._running)
 
     def stop(self, reason: str) -> None:
         """End the operation as interrupted, with `reason`, at the next point where that can be done."""
@@ -97,218 +106,126 @@ class Turn:
         """Look at the rows again: the operation was cancelled, or a waiting call was answered."""
         self._wake.set()
 
+    def due(self, now: float) -> Sequence[StreamedItem]:
+        """Return the text to be saved at the loop time `now`; where items are finished, let them be committed instead."""
+        reply = self._reply
+        if reply is None or now < self._save_at:
+            return ()
+        if reply.sayable():
+            self._wake.set()
+            return ()
+        if not reply.changed:
+            return ()
+        reply.changed = False
+        self._save_at = now + SAVE_SECONDS
+        return reply.unsaved()
+
+    def not_saved(self) -> None:
+        """Take back what `due` returned last: it could not be saved."""
+        if self._reply is not None:
+            self._reply.changed = True
+
     async def run(self) -> None:
         """Run until the operation ends, parks, or is no longer this claim's. Cancelling the task leaves the rows as they are:
         whoever stops the process ends them."""
         try:
-            await self._loop()
+            ending = await self._ending()
+            if ending is not None:
+                await self._end(ending)
         except ClaimLost:
-            log.info("turn.claim_lost", operation=self._claim.operation_id)
-        except Cancelling:
-            await self._end(Ending("cancelled"))
-        except _Stopping:
-            await self._end(Ending("interrupted", interruption=self._stop_reason))
-        except ModelError as error:
-            log.warning("turn.model_failed", operation=self._claim.operation_id, reason=error.reason)
-            await self._end(Ending("failed", error=_model_error(error)))
-        except Refusal as refusal:
-            await self._end(Ending("failed", error=to_error(refusal)))
-        except Exception:  # the boundary of a turn: whatever it met, its operation must end
-            log.exception("turn.failed", operation=self._claim.operation_id)
-            failure = InternalError("the turn failed", retryable=True)
-            await self._end(Ending("failed", error=to_error(failure)))
+            self._live.close()
+            log.info("turn.claim_lost", operation=self.claim.operation_id)
         finally:
             await self._stop_tools()
+            self._live.close()
 
-    async def _loop(self) -> None:
-        progress = await self._advance(()) if self._claim.resumed else None
+    async def _ending(self) -> Ending | None:
+        """Run the turn and say how it ends; None when it has parked. Raises ClaimLost."""
+        try:
+            return await self._loop()
+        except ClaimLost:
+            raise
+        except Cancelling:
+            return Ending("cancelled")
+        except _Stopping:
+            return Ending("interrupted", interruption=self._stop_reason)
+        except ModelError as error:
+            log.warning("turn.model_failed", operation=self.claim.operation_id, reason=error.reason)
+            return Ending("failed", error=_model_error(error))
+        except Refusal as refusal:
+            log.warning("turn.refused", operation=self.claim.operation_id, code=refusal.code)
+            return Ending("failed", error=to_error(refusal))
+        except Exception:  # the boundary of a turn: whatever it met, its operation must end
+            log.exception("turn.failed", operation=self.claim.operation_id)
+            return _broken()
+
+    async def _loop(self) -> Ending | None:
+        progress = await self._advance(()) if self.claim.resumed else None
         while True:
             if progress is not None:
                 progress = await self._call(progress)
                 if progress.parked:
-                    return
+                    return None
             reply = await self._ask()
             if not reply.calls:
-                await self._end(Ending("completed"))
-                return
+                return Ending("completed")
             progress = await self._propose(reply)
+
+    # Asking
 
     async def _ask(self) -> Reply:
         """Ask the model once and stream its reply to the live readers; nothing of it is committed before the next step, except
         when it takes long."""
+        if self._stop_reason:
+            raise _Stopping
         if len(self._promised) < _FEWEST_PROMISED:
-            self._promised = await in_db(operations.reserve_numbers, self._claim)
-        items = await in_db(self._histories.read, self._claim.session_id)
+            self._promised = await self._commit(operations.reserve_numbers, self.claim)
+        request, self._request = self._request, None
+        if request is None:
+            items = await in_db(self._histories.read, self.claim.session_id)
+            request = msgspec.structs.replace(self._plan.request, items=items)
         self._reply = reply = Reply(self._next_number)
-        saver = asyncio.create_task(self._save_while_streaming(reply))
-        try:
-            await self._unless_cancelled(self._stream(items, reply))
-        finally:
-            saver.cancel()
-            with suppress(asyncio.CancelledError):
-                await saver
+        self._save_at = asyncio.get_running_loop().time() + FIRST_SAVE_SECONDS
+        await self._unless_stopped(self._stream(request, reply))
+        self._save_at = math.inf
         return reply
 
-    async def _stream(self, items: Sequence[bytes], reply: Reply) -> None:
-        request = _with_items(self._plan.request, items)
+    async def _stream(self, request: ModelRequest, reply: Reply) -> None:
         async with aclosing(self._plan.model.stream(request)) as events:
             async for event in events:
                 number = reply.take(event)
                 if number is not None and isinstance(event, StreamEvent):
-                    self._live.stream(ids.history_id(self._claim.session_id, number), event.payload)
+                    self._live.stream(number, event.payload)
 
-    async def _save_while_streaming(self, reply: Reply) -> None:
-        """Twice a second at most: commit what is finished, keep what is half said, notice a lost signal."""
-        while True:
-            await asyncio.sleep(SAVE_SECONDS)
-            try:
-                await self._save(reply)
-            except Refusal as refusal:
-                log.warning("turn.not_saved", operation=self._claim.operation_id, code=refusal.code)
-            except (ClaimLost, Cancelling):
-                log.info("turn.not_held", operation=self._claim.operation_id)
-            self._wake.set()  # whoever waits looks at the row: the signal may have been lost
-
-    async def _save(self, reply: Reply) -> None:
-        ready = reply.sayable()
-        if ready:
-            self._live.anchor = await in_db(operations.commit_said, self._claim, ready)
-            reply.committed(len(ready))
-        elif reply.changed:
-            await in_db(operations.save_streamed, self._claim, reply.unsaved())
-
-    async def _propose(self, reply: Reply) -> Progress:
-        progress = await in_db(
-            calls.propose,
-            self._claim,
-            reply.finished,
-            reply.calls,
-            self._gate,
-            self._tiers,
-            self._started,
-            live_sequence=self._live.sequence,
-        )
-        reply.finished = []
-        self._live.anchor = progress.anchor
-        return progress
-
-    async def _advance(self, finished: Sequence[Finished]) -> Progress:
-        progress = await in_db(calls.advance, self._claim, finished, self._started, self._live.sequence)
-        self._live.anchor = progress.anchor
-        return progress
-
-    async def _call(self, progress: Progress) -> Progress:
-        """Run calls until every one is done and in history, or none is left that could run now."""
-        while True:
-            for row in progress.start:
-                self._start(row)
-            if not self._running:
-                if progress.complete or progress.parked:
-                    return progress
-                raise InternalError("a call is in a state that nothing moves on", retryable=True)
-            finished = await self._next_finished()
-            progress = await self._advance(finished)
-
-    async def _next_finished(self) -> list[Finished]:
-        """Wait for a call to return, an answer to a waiting one, or cancellation."""
-        woken = asyncio.create_task(self._wake.wait())
-        try:
-            await asyncio.wait([*self._running.values(), woken], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-        if self._wake.is_set():
-            await self._checked()
-        done = [position for position, task in self._running.items() if task.done()]
-        return [self._running.pop(position).result() for position in done]
-
-    def _start(self, row: ToolCall) -> None:
-        if row.started is not None:
-            self._live.tell(row.started)
-        self._running[row.position] = asyncio.create_task(self._run_tool(row))
-
-    async def _run_tool(self, row: ToolCall) -> Finished:
-        tool = self._plan.tools[row.name]
-        context = ToolContext(
-            session_id=self._claim.session_id,
-            operation_id=self._claim.operation_id,
-            call_id=row.call_id,
-            workspace=self._plan.workspace,
-            progress=lambda channel, text: self._progress(row.call_id, channel, text),
-        )
-        output: ToolOutput
-        try:
-            output = await tool.run(row.arguments, context)
-        except ToolError as error:
-            output = str(error)
-            self._live.finished(row.call_id, "raised", output)
-        except Exception:  # the boundary of a tool: the model reads that it failed, the log says how
-            log.exception("tool.failed", operation=self._claim.operation_id, tool=row.name)
-            output = "The tool failed."
-            self._live.finished(row.call_id, "raised", output)
-        else:
-            self._live.finished(row.call_id, "returned", output)
-        return Finished(row.position, output)
-
-    def _progress(self, call_id: str, channel: ToolProgressChannel, text: str) -> None:
-        self._live.progress(call_id, channel, text)
-
-    def _started(self, row: ToolCall, anchor: int) -> bytes:
-        tool = self._plan.tools[row.name]
-        kind: ToolCallKind = "custom" if row.kind == "custom" else "function"
-        return self._live.started(row.call_id, row.name, kind, _bounded(tool.display(row.arguments)), anchor)
-
-    async def _unless_cancelled(self, work: Awaitable[T]) -> T:
-        """Return what `work` returns, unless the operation is cancelled or lost meanwhile: then stop it and say so."""
-        task = asyncio.ensure_future(work)
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let `work` go on to its end, unless the operation is cancelled or lost meanwhile: then stop it and say so."""
+        task = asyncio.create_task(work)
         try:
             while True:
-                woken = asyncio.create_task(self._wake.wait())
-                await asyncio.wait([task, woken], return_when=asyncio.FIRST_COMPLETED)
-                woken.cancel()
+                await self._wait([task])
                 if task.done():
                     return task.result()
-                await self._checked()
+                await self._tend()
         finally:
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError, ModelError):
-                    await task
+            await self._let_go([task])
 
-    async def _checked(self) -> None:
-        """Go on only if the operation does: raises ClaimLost, Cancelling, or _Stopping when this process ends."""
+    async def _tend(self) -> None:
+        """Commit what is finished of the reply, and go on only if the operation does: raises ClaimLost and Cancelling."""
         self._wake.clear()
         if self._stop_reason:
             raise _Stopping
-        await in_db(operations.check_held, self._claim)
-
-    async def _end(self, ending: Ending) -> None:
-        """Commit the terminal transaction with whatever the last reply left: finished items, and text that was half said."""
-        reply = self._reply
-        ending = replace(
-            ending,
-            entries=reply.finished if reply else (),
-            streamed=reply.unsaved() if reply else (),
-            promised=self._promised,
-        )
-        await self._stop_tools()
-        with suppress(ClaimLost):
-            await self._finish(ending)
-
-    async def _finish(self, ending: Ending) -> None:
-        """Commit the end, however long the store is away: a claimed operation whose worker lives is ended by nobody else."""
-        while True:
-            try:
-                return await in_db(operations.finish, self._claim, ending)
-            except (StoreLocked, PersistenceError, CommandQueueFull) as refusal:
-                log.warning("turn.end_delayed", operation=self._claim.operation_id, code=refusal.code)
-                await asyncio.sleep(_END_AGAIN_SECONDS)
-
-    async def _stop_tools(self) -> None:
-        for position, task in self._running.items():
-            task.cancel()
-            log.info("tool.cancelled", operation=self._claim.operation_id, position=position)
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
-        self._running.clear()
+        ready = self._reply.sayable() if self._reply is not None else []
+        try:
+            if self._reply is not None and ready:
+                self._live.anchor = await self._once(operations.commit_said, self.claim, ready)
+                self._reply.committed(len(ready))
+            else:
+                await in_db(operations.check_held, self.claim)
+        except Refusal as refusal:
+            # A reply goes on without the store for as long as no commit is in doubt.
+            if self._in_doubt or not store.is_away(refusal):
+                raise
+            log.warning("turn.not_tended", operation=self.claim.operation_id, code=refusal.code)
 
     def _next_number(self) -> int:
         if not self._promised:
@@ -316,9 +233,179 @@ class Turn:
         number, self._promised = self._promised[0], self._promised[1:]
         return number
 
+    # Calls
 
-def _with_items(request: ModelRequest, items: Sequence[bytes]) -> ModelRequest:
-    return msgspec.structs.replace(request, items=items)
+    async def _propose(self, reply: Reply) -> Progress:
+        said, wanted = list(reply.finished), reply.calls
+        progress = await self._step(
+            lambda: calls.propose(
+                self.claim,
+                said,
+                wanted,
+                self._gate,
+                self._tiers,
+                self._started,
+                live_sequence=self._live.sequence,
+            )
+        )
+        reply.committed(len(said))
+        return progress
+
+    async def _advance(self, finished: Sequence[Finished]) -> Progress:
+        return await self._step(
+            lambda: calls.advance(self.claim, finished, self._started, self._live.sequence)
+        )
+
+    async def _step(self, step: Callable[[], Progress]) -> Progress:
+        """Commit a step of the calls, and start those that it says may start."""
+        with self._live.held():
+            progress = await self._commit(step)
+            self._live.anchor = progress.anchor
+            for row in progress.start:
+                self._start(row)
+        return progress
+
+    async def _call(self, progress: Progress) -> Progress:
+        """Run calls until every one is done and in history, or none is left that could run now."""
+        while not (progress.complete or progress.parked):
+            if not self._running:
+                raise InternalError("a call is in a state that nothing moves on", retryable=True)
+            await self._wait(self._running.values())
+            self._wake.clear()
+            if self._stop_reason:
+                raise _Stopping
+            # Also when nothing returned: it finds what was answered, and raises when the operation does not go on.
+            progress = await self._advance(self._returned())
+        return progress
+
+    def _returned(self) -> list[Finished]:
+        done = [position for position, task in self._running.items() if task.done()]
+        return [Finished(position, self._running.pop(position).result()) for position in done]
+
+    def _start(self, row: ToolCall) -> None:
+        if row.started is not None:
+            self._live.tell(row.started)
+        self._running[row.position] = asyncio.create_task(self._run_tool(row))
+
+    async def _run_tool(self, row: ToolCall) -> ToolOutput:
+        tool = self._plan.tools[row.name]
+        context = ToolContext(
+            session_id=self.claim.session_id,
+            operation_id=self.claim.operation_id,
+            call_id=row.call_id,
+            workspace=self._plan.workspace,
+            progress=partial(self._live.progress, row.call_id),
+        )
+        output: ToolOutput
+        try:
+            output = await tool.run(row.arguments, context)
+        except ToolError as error:
+            output = str(error)
+            self._live.finished(row.call_id, "raised", output)
+        except asyncio.CancelledError:
+            self._live.finished(row.call_id, "cancelled", None)
+            raise
+        except Exception:  # the boundary of a tool: the model reads that it failed, the log says how
+            log.exception("tool.failed", operation=self.claim.operation_id, tool=row.name)
+            output = "The tool failed."
+            self._live.finished(row.call_id, "raised", output)
+        else:
+            self._live.finished(row.call_id, "returned", output)
+        return output
+
+    def _started(self, row: ToolCall, anchor: int) -> bytes:
+        kind: ToolCallKind = "custom" if row.kind == "custom" else "function"
+        return self._live.started(row.call_id, row.name, kind, self._shown(row), anchor)
+
+    def _shown(self, row: ToolCall) -> str:
+        """Return arguments as `tool.started` shows them: a short note instead of more than 4 KiB (wire 11)."""
+        try:
+            text = self._plan.tools[row.name].display(row.arguments)
+        except Exception:  # the boundary of a tool: a call that cannot be shown may still be run
+            log.exception("tool.not_shown", operation=self.claim.operation_id, tool=row.name)
+            return "[arguments]"
+        size = len(text.encode())
+        return text if size <= limits.MAX_ACTIVE_CALL_BYTES else f"[{size} bytes of arguments]"
+
+    # Ending
+
+    async def _end(self, ending: Ending) -> None:
+        """Commit the terminal transaction with whatever the last reply left: finished items, and text that was half said."""
+        await self._stop_tools()
+        self._live.flush()
+        ending = replace(ending, streamed=(), promised=self._promised, in_doubt=self._in_doubt)
+        reply = self._reply
+        if reply is not None:
+            ending = replace(ending, entries=reply.finished, streamed=reply.unsaved())
+        await self._finish(ending)
+
+    async def _finish(self, ending: Ending) -> None:
+        """Commit the end, however long the store is away: nobody else ends what a living worker holds."""
+        while True:
+            try:
+                return await in_db(operations.finish, self.claim, ending)
+            except ClaimLost:
+                raise
+            except Exception as error:  # the boundary of a turn: its operation must end
+                ending = replace(ending, in_doubt=True)
+                if store.is_away(error):
+                    log.warning("turn.end_delayed", operation=self.claim.operation_id)
+                else:
+                    # The store does not take what this turn came to: it ends without that.
+                    log.exception("turn.end_refused", operation=self.claim.operation_id)
+                    ending = replace(_broken(), streamed=(), promised=self._promised)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _stop_tools(self) -> None:
+        for position in self._running:
+            log.info("tool.cancelled", operation=self.claim.operation_id, position=position)
+        tasks = list(self._running.values())
+        self._running.clear()
+        await self._let_go(tasks)
+
+    # Waiting and committing
+
+    async def _wait(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Wait until one of the tasks is done, or somebody wakes this turn."""
+        woken = asyncio.create_task(self._wake.wait())
+        try:
+            await asyncio.wait([*tasks, woken], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+
+    async def _let_go(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        """Cancel the tasks and wait for them, but not for ever; what they raise is of no interest."""
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return
+        done, late = await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+        for task in done:
+            if not task.cancelled():
+                task.exception()
+        if late:
+            log.error("turn.not_let_go", operation=self.claim.operation_id, tasks=len(late))
+
+    async def _commit(self, change: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Commit a change in a database thread, and again while the store is only busy: nothing was committed then."""
+        while True:
+            try:
+                return await self._once(change, *args, **kwargs)
+            except Refusal as refusal:
+                if self._in_doubt or not store.is_away(refusal):
+                    raise
+                log.warning("turn.delayed", operation=self.claim.operation_id, code=refusal.code)
+            if self._stop_reason:
+                raise _Stopping
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _once(self, change: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Commit a change in a database thread; a failure of the store leaves in doubt whether it was."""
+        try:
+            return await in_db(change, *args, **kwargs)
+        except PersistenceError:
+            self._in_doubt = True
+            raise
 
 
 def _model_error(error: ModelError) -> Error:
@@ -326,8 +413,5 @@ def _model_error(error: ModelError) -> Error:
     return to_error(InternalError(error.message, retryable=error.retryable, data={"reason": error.reason}))
 
 
-def _bounded(text: str) -> str:
-    """Return arguments as `tool.started` shows them: a short note instead of more than 4 KiB (wire 11)."""
-    if len(text.encode()) <= limits.MAX_ACTIVE_CALL_BYTES:
-        return text
-    return f"[{len(text.encode())} bytes of arguments]"
+def _broken() -> Ending:
+    return Ending("failed", error=to_error(InternalError("the turn failed", retryable=True)))
