@@ -54,6 +54,7 @@ from sessions_app.records import (
     FunctionCallItem,
     Liveness,
     LivenessDetached,
+    LivenessOwnerBound,
     MessageContent,
     OutputMessageItem,
     OutputText,
@@ -249,6 +250,10 @@ class World:
                 **other,
             }
         )
+
+    def owner_bound(self, grace_ms: int = 10_000, stop_mode: StopMode = "graceful") -> LivenessOwnerBound:
+        """The liveness of a session that lives no longer than its owner."""
+        return LivenessOwnerBound(disconnect_grace_ms=grace_ms, stop_mode=stop_mode)
 
     # Callers
 
