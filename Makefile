@@ -51,7 +51,7 @@ browser: ## Install Chromium, for the tests that need it.
 sandbox: ## Install bubblewrap, for the tests that need it.
 	@echo "sandbox: no test needs bubblewrap yet; nothing to install."
 
-bench: $(INSTALLED_DEV) ## Measure this machine; see bench/README.md.
+bench: $(INSTALLED_DEV) ## Measure this machine; see docs/performance.md.
 	@$(PYTHON) -m bench $(ARGS)
 
 # The marks are newer than the lists they were installed from, so an installed checkout installs nothing.
