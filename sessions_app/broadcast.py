@@ -23,6 +23,7 @@ import structlog
 from channels.layers import get_channel_layer
 from django.core.exceptions import ImproperlyConfigured
 
+from sessions_app.imports import without
 from sessions_app.limits import MIB
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ Message = dict[str, Any]
 
 
 def _configured_layer() -> BaseChannelLayer:
-    layer = get_channel_layer()
+    # The layer's encryption is not used, and would load 6 MB into every process.
+    with without("cryptography.fernet"):
+        layer = get_channel_layer()
     if layer is None:
         raise ImproperlyConfigured("CHANNEL_LAYERS has no default")
     return layer

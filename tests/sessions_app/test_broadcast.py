@@ -63,6 +63,8 @@ async def listeners() -> AsyncIterator[Callable[[BaseChannelLayer], Any]]:
         async def start(layer: BaseChannelLayer) -> Listener:
             listener = Listener(layer)
             await listener.broadcast.start()
+            if isinstance(layer, RedisPubSubChannelLayer):
+                stack.push_async_callback(layer.flush)  # Closes its connections.
             stack.push_async_callback(listener.broadcast.stop)
             return listener
 
@@ -72,7 +74,7 @@ async def listeners() -> AsyncIterator[Callable[[BaseChannelLayer], Any]]:
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
     server = ValkeyServer(port=0, unix_socket_path=tmp_path / "valkey.sock", data_dir=tmp_path)
-    server.start()
+    server.start(timeout=BOUND_SECONDS)
     yield server
     server.terminate()
 
@@ -213,7 +215,7 @@ async def test_everything_works_again_after_the_server_was_killed(
     valkey.terminate()
     web.broadcast.subscribe("ses_late")
     await worker.until(lambda: not worker.broadcast.reachable, lambda: worker.broadcast.wake("ses_0", 1))
-    valkey.start()
+    valkey.start(timeout=BOUND_SECONDS)
 
     await web.until(lambda: "ses_late" in web.joined)
     for session in ("ses_0", "ses_19", "ses_late"):
@@ -231,7 +233,7 @@ async def test_a_server_that_comes_later_is_found(listeners: Any, valkey: Valkey
     web.broadcast.subscribe("ses_a")
     await web.until(lambda: not web.broadcast.reachable)
 
-    valkey.start()
+    valkey.start(timeout=BOUND_SECONDS)
 
     await web.until(lambda: "ses_a" in web.joined)
     await web.until(lambda: ("ses_a", 7) in web.wakes, lambda: worker.broadcast.wake("ses_a", 7))
