@@ -125,7 +125,7 @@ class ReconnectingSession(SessionCalls):
         self.session_id: SessionId = link.session_id
         self._dial = dial
         self._backoff = backoff
-        self._mode = link.result.attachment.mode
+        self.mode: AttachmentMode = link.result.attachment.mode
         self._reclaim_token = link.result.reclaim_token
         self._server_id = link.client.server.server_id
         self._link = _Link(link)
@@ -292,6 +292,6 @@ class ReconnectingSession(SessionCalls):
 
     async def _attached(self, client: Client, after: int | None) -> AttachedSession:
         token = None if self._reclaim_token is UNSET else self._reclaim_token
-        attached = await client.attach(self.session_id, self._mode, after_sequence=after, reclaim_token=token)
+        attached = await client.attach(self.session_id, self.mode, after_sequence=after, reclaim_token=token)
         self._reclaim_token = attached.result.reclaim_token
         return attached

@@ -24,7 +24,7 @@ from sessions_app.events import DurableEvent, LiveEvent
 from tests.ochat_client.agent import NOW, SESSION, Agent
 
 Fate = Literal["lose the request", "lose the answer"]
-Handler = Callable[["Connection", dict[str, Any]], object]
+Handler = Callable[["Connection", dict[str, Any]], Any]
 
 TOKEN = "sesame"
 
@@ -188,10 +188,14 @@ class Server:
     def _run(self, connection: Connection, method: str, params: dict[str, Any]) -> object:
         if params.get("attachment_id", "") not in {*connection.attachments, ""}:
             raise Refused("permission_denied")
+        return self.handler(method)(connection, params)
+
+    def handler(self, method: str) -> Handler:
+        """Return what answers a method; raises Refused."""
         handler = self.handlers.get(method) or _HANDLERS.get(method)
         if handler is None:
             raise Refused("method_not_found")
-        return handler(connection, params)
+        return handler
 
     async def _serve(self, socket: ServerConnection) -> None:
         connection = Connection(self, socket, len(self.connections))
