@@ -9,15 +9,16 @@ Every function here reads inside the caller's read snapshot, and costs the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from django.db.models import QuerySet
 from msgspec import UNSET, Raw
 
 from sessions_app import ledger, limits, participants
+from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest
 from sessions_app.ids import history_number
 from sessions_app.models import Archive, Attachment, DeferredEntry, HistoryEntry, Session, ToolCall
@@ -31,11 +32,14 @@ from sessions_app.records import (
     HistoryWindowRequestTail,
     Snapshot,
 )
+from sessions_app.rows import Select
 from sessions_app.summaries import entry_record, error_record, session_record
 
 if TYPE_CHECKING:
     from sessions_app.events import DurableEvent
     from sessions_app.views import View
+
+T = TypeVar("T")
 
 Direction = Literal["before", "after"]
 
@@ -69,7 +73,10 @@ def load(session_id: str) -> Session | None:
 
 def is_attached(session: Session, attachment_id: str, connection_id: str) -> bool:
     """Tell whether an attachment of this session is there and belongs to this connection."""
-    return Attachment.objects.filter(id=attachment_id, session=session, connection=connection_id).exists()
+    return _ATTACHMENT.first(attachment_id, session.id, connection_id) is not None
+
+
+_ATTACHMENT = Select(Attachment, "id = %s AND session_id = %s AND connection_id = %s")
 
 
 def replay(session: Session, after_sequence: int | None, view: View, cursor: CursorMaker) -> Replay:
@@ -98,18 +105,19 @@ def snapshot(
     parts = [participant.snapshot_part(session, view) for participant in participants.installed()]
     canonical, effective = _histories(session, cursor, window, place)
     calls = _active_calls(session) if view.security_read else []
+    room = _Room()
     whole = Snapshot(
         session=session_record(session),
         canonical_history=canonical,
         effective_history=effective,
         archived_revisions=tuple(_archived(session)),
         deferred_entries=tuple(map(entry_record, _deferred(session))),
-        permissions=tuple(item for part in parts for item in part.permissions),
-        grants=tuple(item for part in parts for item in part.grants),
-        jobs=tuple(item for part in parts for item in part.jobs),
-        schedules=tuple(item for part in parts for item in part.schedules),
-        active_tool_calls=tuple(calls),
-        active_agent_calls=tuple(call for call in calls if _names_an_agent(call)),
+        permissions=room.take(item for part in parts for item in part.permissions),
+        active_tool_calls=room.take(calls),
+        active_agent_calls=room.take(call for call in calls if _names_an_agent(call)),
+        jobs=room.take(item for part in parts for item in part.jobs),
+        schedules=room.take(item for part in parts for item in part.schedules),
+        grants=room.take(item for part in parts for item in part.grants),
         halted=session.halted,
         halt_reason=session.halt_reason or UNSET,
         failure=UNSET if session.failure is None else error_record(session.failure),
@@ -117,6 +125,24 @@ def snapshot(
         latest_event_sequence=session.latest_sequence,
     )
     return project_snapshot(whole, view)
+
+
+class _Room:
+    """What the lists of one snapshot may hold together; the first to be taken are the last to be cut (behaviour 8.8)."""
+
+    def __init__(self) -> None:
+        self._left = limits.MAX_SNAPSHOT_LIST_BYTES
+
+    def take(self, items: Iterable[T]) -> tuple[T, ...]:
+        """Return the first of `items`, as many as there is room for."""
+        taken: list[T] = []
+        for item in items:
+            size = len(encode(item)) + 1
+            if size > self._left:
+                break
+            self._left -= size
+            taken.append(item)
+        return tuple(taken)
 
 
 def newest_window(session: Session) -> HistoryWindow:
@@ -220,7 +246,8 @@ def _deferred(session: Session) -> QuerySet[DeferredEntry] | Sequence[DeferredEn
 
 
 def _archived(session: Session) -> QuerySet[Archive, int]:
-    return Archive.objects.filter(session=session).order_by("-revision").values_list("revision", flat=True)
+    newest = Archive.objects.filter(session=session).order_by("-revision")
+    return newest.values_list("revision", flat=True)[: limits.MAX_SNAPSHOT_ITEMS]
 
 
 def _active_calls(session: Session) -> list[Raw]:

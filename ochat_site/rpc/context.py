@@ -6,11 +6,15 @@ Owns: the types between the dispatcher, the method table and the handlers of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
+
+from sessions_app import store
+from sessions_app.db import read_snapshot
 
 if TYPE_CHECKING:
     from ochat_site.dialects.ochat1.types import HealthResult
@@ -93,6 +97,13 @@ class Context:
     def afterwards(self, effect: Callable[[], None]) -> None:
         """Run `effect` in the event loop once the handler has succeeded, before its answer leaves."""
         self.effects.append(effect)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Read the store as it is at one moment, in the block. Raises what a store that fails raises (`store.errors`)."""
+    with store.errors(), read_snapshot():
+        yield
 
 
 Handler = Callable[[Context, Any], Struct]

@@ -13,11 +13,11 @@ from ochat_site.dialects.ochat1.types import (
     AttachResult,
     MutationResult,
 )
+from ochat_site.rpc.context import reading
 from ochat_site.rpc.paging import WindowCursors
 from permissions_app.scopes import access_session
-from sessions_app import leases, queries, store
+from sessions_app import leases, queries
 from sessions_app.commands import attachments
-from sessions_app.db import read_snapshot
 
 if TYPE_CHECKING:
     from ochat_site.dialects.ochat1.types import SessionAttachParams, SessionDetachParams
@@ -52,7 +52,7 @@ def bring_up_to_date(
     """
     session_id, view = attachment.session_id, context.view
     cursors = WindowCursors(context.server.id, context.identity.principal, session_id)
-    with store.errors(), read_snapshot():
+    with reading():
         session = access_session(context.caller, session_id)
         replay = queries.replay(session, after, view, cursors.sign)
         token = leases.held_token(session, attachment.id)
