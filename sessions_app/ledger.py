@@ -367,13 +367,16 @@ class StoredEvent:
     extra: bytes | None
 
 
+EVENT_OVERHEAD = 256
+"""More than the ids, numbers, time and punctuation of one encoded event take beside its payload."""
+
 _EVENT_COLUMNS = ("session_id", "sequence", "revision", "at", "kind", "payload", "extra")
 
 
 def read_events(
     session_id: str, after: int, limit: int, max_bytes: int = limits.MAX_WINDOW_BYTES
 ) -> list[StoredEvent]:
-    """Return the events behind sequence `after`, oldest first: at most `limit`, and at most `max_bytes` of payload.
+    """Return the events behind sequence `after`, oldest first: at most `limit`, and at most `max_bytes` when they are encoded.
 
     At least one event is returned when there is one, however large. The rows are contiguous as long as `after` is not below
     what retention keeps (`oldest_sequence` of the session).
@@ -383,7 +386,7 @@ def read_events(
     size = 0
     for row in events.values_list(*_EVENT_COLUMNS)[:limit].iterator(chunk_size=256):
         event = StoredEvent(*row)
-        size += len(event.payload)
+        size += len(event.payload) + EVENT_OVERHEAD
         if taken and size > max_bytes:
             break
         taken.append(event)
