@@ -97,9 +97,14 @@ def propose(
         rows.insert(made)
         open_calls = uncommitted_calls(operation)
         before = _states(open_calls)
+        taken: set[str] = set()
         for row in open_calls:
-            if row.position >= first:
+            if row.call_id in taken:
+                # An answer names its call by this id: it must not reach another one.
+                _done(row, "The call was not run: another call has the same id.")
+            elif row.position >= first:
                 _decide(txn, operation, row, gate, tiers)
+            taken.add(row.call_id)
         return _step(txn, operation, open_calls, before, started, live_sequence=live_sequence)
 
 

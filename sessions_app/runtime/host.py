@@ -78,6 +78,11 @@ class TurnHost:
         self._draining = False
         self._stop_reason = ""
 
+    @property
+    def turns(self) -> int:
+        """How many turns run here, those included that are only being looked at."""
+        return len(self._tasks)
+
     def submit(self, operation_id: str) -> None:
         """Run an operation soon: at once, or when a turn ends here; meanwhile its unclaimed row is anybody's."""
         if self._draining:
