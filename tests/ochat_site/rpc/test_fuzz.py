@@ -159,7 +159,7 @@ def test_any_call_is_answered(line: Line) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_any_frame_at_length(line: Line) -> None:
-    check_frames(line, 20_000)
+    check_frames(line, 5000)
 
 
 @pytest.mark.long
