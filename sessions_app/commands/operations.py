@@ -6,8 +6,8 @@ Owns: every state an operation passes and the one form of its last transaction. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -26,7 +26,7 @@ from sessions_app.summaries import operation_record
 if TYPE_CHECKING:
     from sessions_app.history import NewEntry
     from sessions_app.participants import OperationOutcome
-    from sessions_app.records import Error
+    from sessions_app.records import Error, ToolOutput
 
 OPERATION_SIGNAL = "operation"
 """Tells whichever worker holds the named operation to look at its rows again: cancelled, or a call was answered."""
@@ -88,6 +88,8 @@ class Ending:
     """Finished items that are not in history yet."""
     streamed: Sequence[StreamedItem] | None = None
     """Text of unfinished items; None: what the worker last saved (its process is gone)."""
+    outputs: Mapping[int, ToolOutput] = field(default_factory=dict)
+    """What running calls returned, by position, since the last step was committed."""
     promised: range = range(0)
     """Reserved history sequences that were never used: given back when they are still the last ones."""
     in_doubt: bool = False
@@ -359,7 +361,7 @@ def _missing_entries(txn: Txn, operation: Operation, ending: Ending) -> list[New
         missing += _unfinished(txn, streamed, missing)
         while missing and missing[-1].kind == "reasoning":
             missing.pop()
-    missing += _outputs_owed(operation, missing)
+    missing += _outputs_owed(operation, missing, ending.outputs)
     return missing
 
 
@@ -394,15 +396,19 @@ def uncommitted_calls(operation: Operation) -> list[ToolCall]:
 _UNCOMMITTED = rows.Select(ToolCall, "operation_id = %s AND NOT committed", order="position")
 
 
-def _outputs_owed(operation: Operation, pending: Sequence[NewEntry]) -> list[NewEntry]:
+def _outputs_owed(
+    operation: Operation, pending: Sequence[NewEntry], returned: Mapping[int, ToolOutput]
+) -> list[NewEntry]:
     """Return an output for every call that has none in history: what it returned, or an error that says why there is none."""
     owed: list[NewEntry] = []
     calls = uncommitted_calls(operation)
     for call in calls:
         if call.output is None:
-            text = _INTERRUPTED_OUTPUT if call.state == "running" else _NEVER_STARTED_OUTPUT
+            output: ToolOutput = _NEVER_STARTED_OUTPUT
+            if call.state == "running":
+                output = returned.get(call.position, _INTERRUPTED_OUTPUT)
             call.output = history.output_item(
-                "custom" if call.kind == "custom" else "function", call.call_id, text
+                "custom" if call.kind == "custom" else "function", call.call_id, output
             )
         owed.append(history.entry_of(call.output))
         call.state = "done"

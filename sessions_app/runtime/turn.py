@@ -331,9 +331,11 @@ class Turn:
 
     async def _end(self, ending: Ending) -> None:
         """Commit the terminal transaction with whatever the last reply left: finished items, and text that was half said."""
-        await self._stop_tools()
+        outputs = await self._stop_tools()
         self._live.flush()
-        ending = replace(ending, streamed=(), promised=self._promised, in_doubt=self._in_doubt)
+        ending = replace(
+            ending, streamed=(), outputs=outputs, promised=self._promised, in_doubt=self._in_doubt
+        )
         reply = self._reply
         if reply is not None:
             ending = replace(ending, entries=reply.finished, streamed=reply.unsaved())
@@ -356,12 +358,15 @@ class Turn:
                     ending = replace(_broken(), streamed=(), promised=self._promised)
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _stop_tools(self) -> None:
-        for position in self._running:
-            log.info("tool.cancelled", operation=self.claim.operation_id, position=position)
-        tasks = list(self._running.values())
-        self._running.clear()
-        await self._let_go(tasks)
+    async def _stop_tools(self) -> Mapping[int, ToolOutput]:
+        """Cancel the tools that run; return what those came to that have returned, or do so all the same."""
+        running, self._running = self._running, {}
+        await self._let_go(running.values())
+        return {
+            position: task.result()
+            for position, task in running.items()
+            if task.done() and not task.cancelled()
+        }
 
     # Waiting and committing
 

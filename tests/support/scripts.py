@@ -170,6 +170,8 @@ class ScriptedTool:
     name: str
     gates: Gates
     tier: Tier = "read"
+    yields: bool = True
+    """When it is cancelled; otherwise it returns what it has."""
     then: Callable[[str], ToolOutput] = lambda arguments: f"did {arguments}"
     runs: list[str] = field(default_factory=list)
     cancelled: int = 0
@@ -195,7 +197,9 @@ class ScriptedTool:
                 await self.gates.wait_at(gate)
         except asyncio.CancelledError:
             self.cancelled += 1
-            raise
+            if self.yields:
+                raise
+            return "what I have"
         return self.then(arguments)
 
 
@@ -208,13 +212,17 @@ def _crashes(_arguments: str) -> ToolOutput:
 
 
 def tools(gates: Gates) -> dict[str, ScriptedTool]:
-    """Return the tools of the tests: `read` and `edit` work, `fail` and `crash` do not, `danger` always asks first."""
+    """Return the tools of the tests.
+
+    `read` and `edit` work, `fail` and `crash` do not, `danger` always asks first, `keep` returns what it has when cancelled.
+    """
     made = [
         ScriptedTool("read", gates),
         ScriptedTool("edit", gates, "edit"),
         ScriptedTool("danger", gates, "hard_stop"),
         ScriptedTool("fail", gates, then=_fails),
         ScriptedTool("crash", gates, then=_crashes),
+        ScriptedTool("keep", gates, yields=False),
     ]
     return {tool.name: tool for tool in made}
 

@@ -42,7 +42,7 @@ from tests.support.world import Client, Story, World
 
 T = TypeVar("T")
 
-NAMES = ("read", "edit", "danger", "fail", "crash")
+NAMES = ("read", "edit", "danger", "fail", "crash", "keep")
 PROMPT = (
     '<config model="test:scripted"/>'
     + "".join(f'<tool name="{name}"/>' for name in NAMES)

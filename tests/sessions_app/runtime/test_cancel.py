@@ -62,6 +62,9 @@ CASES = {
         [Use("read", RUNS, call_id="a"), Use("edit", call_id="b")],
         left=["call: a", "call: b", f"output: a: {INTERRUPTED}", "output: b: did {}"],
     ),
+    "while a tool runs that returns what it has": Case(
+        [Use("keep", RUNS, call_id="a")], left=["call: a", "output: a: what I have"]
+    ),
     "in the second request": Case(
         [Use("read", call_id="a")],
         [Say("It ", Gate("here"), "is.")],
