@@ -92,7 +92,7 @@ class Server(server.Server):  # type: ignore[misc]  # untyped
         self._loop = server.twisted_loop
         self._stop_asked = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
-        self._failed = False
+        self._failure: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections: dict[Any, dict[str, Any]] = {}
         self.http_factory = HttpFactory(self)
@@ -107,9 +107,10 @@ class Server(server.Server):  # type: ignore[misc]  # untyped
             maxFramePayloadSize=0,
         )
 
-    def run(self) -> int:
-        """Serve until SIGTERM or SIGINT, drain, and return the exit code; a second signal ends the
-        draining.
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain; a second signal ends the draining.
+
+        Raises what `Life.start` refuses to start with.
         """
         twisted_logger.globalLogBeginner.beginLoggingTo(
             [_log_failures], redirectStandardIO=False, discardBuffer=True
@@ -123,7 +124,8 @@ class Server(server.Server):  # type: ignore[misc]  # untyped
         reactor.addSystemEventTrigger("before", "shutdown", self.kill_all_applications)
         reactor.callWhenRunning(lambda: self._spawn(self._serve()))
         reactor.run(installSignalHandlers=False)
-        return int(self._failed)
+        if self._failure is not None:
+            raise self._failure
 
     async def _serve(self) -> None:
         try:
@@ -137,9 +139,8 @@ class Server(server.Server):  # type: ignore[misc]  # untyped
             port.stopListening()
             await self._drain()
             await self._life.stop()
-        except Exception:
-            logger.exception("server.failed")
-            self._failed = True
+        except Exception as error:  # noqa: BLE001 - `run` raises it, outside the loop
+            self._failure = error
         finally:
             reactor.stop()
 
@@ -150,6 +151,8 @@ class Server(server.Server):  # type: ignore[misc]  # untyped
                 await self._until_applications_end()
         except TimeoutError:
             logger.warning("server.drain_cut_short", connections=len(self.connections))
+        finally:
+            self._patience = None
 
     async def _until_applications_end(self) -> None:
         running = self._applications()

@@ -447,6 +447,19 @@ class TestTheEnd:
         finally:
             server.end()
 
+    async def test_what_refuses_to_start_is_raised(self) -> None:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "tests.support.socket_server", "1", "refuse"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_SECONDS,
+        )
+
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1] == "sessions_app.errors.InvalidState: not today"
+
     async def test_a_hangup_reloads(self) -> None:
         server = ServerProcess()
         try:

@@ -1,6 +1,6 @@
 """The real server with a small application, as a process of its own: for what is claimed about sockets.
 
-Run as `python -m tests.support.socket_server`; it prints its port, then answers what its paths say:
+Run as `python -m tests.support.socket_server GRACE [refuse]`; it prints its port, then answers what its paths say:
 
 * `/echo`      each message as it came, through a connection and its outbox
 * `/flood`     each message with COUNT answers of SIZE bytes: "COUNT SIZE"
@@ -27,7 +27,7 @@ from ochat_site.rpc.feed import FeedHub
 from ochat_site.rpc.outbox import Frame, Socket
 from ochat_site.server import Server
 from ochat_site.transports.websocket import WebSocketEndpoint
-from sessions_app.errors import Unauthenticated
+from sessions_app.errors import InvalidState, Unauthenticated
 from tests.support.waiting import eventually
 
 
@@ -45,7 +45,8 @@ class NoWakes:
 
 
 class ServedLife:
-    def __init__(self) -> None:
+    def __init__(self, *, refuses: bool) -> None:
+        self.refuses = refuses
         self.connections = Connections()
         self.hub = FeedHub(NoLog(), NoWakes())
         self.tasks: set[asyncio.Task[None]] = set()
@@ -71,7 +72,9 @@ class ServedLife:
     async def on_close(self, connection: Connection) -> None:
         self.closed += 1
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        if self.refuses:
+            raise InvalidState("not today")
 
     async def drain(self) -> None:
         await self.connections.drain()
@@ -133,10 +136,10 @@ async def http(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"%d" % size})
 
 
-def main(grace: float) -> int:
+def main(grace: float, *, refuses: bool) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     listener = socket.create_server(("127.0.0.1", 0))
-    life = ServedLife()
+    life = ServedLife(refuses=refuses)
     websockets: dict[str, Application] = {
         "/echo": life.endpoint(echo),
         "/flood": life.endpoint(flood),
@@ -146,7 +149,7 @@ def main(grace: float) -> int:
         "/plain": plain,
     }
     port = listener.getsockname()[1]
-    return Server(
+    Server(
         Router(http, websockets),
         listener,
         life,
@@ -156,4 +159,4 @@ def main(grace: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    main(float(sys.argv[1]), refuses="refuse" in sys.argv)

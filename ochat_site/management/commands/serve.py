@@ -6,7 +6,6 @@ Importing this module installs Twisted's reactor; Django imports a command only 
 from __future__ import annotations
 
 import socket
-import sys
 from typing import Any
 
 from django.conf import settings
@@ -38,7 +37,7 @@ class Command(BaseCommand):
             grace_seconds=lambda: limits.server().shutdown_grace_ms / 1000,
             on_ready=self._say_ready,
         )
-        sys.exit(server.run())
+        server.run()
 
     def _say_ready(self) -> None:
         bind = settings.ENV.bind
