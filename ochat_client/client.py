@@ -113,6 +113,7 @@ class Client:
         """End the connection; the server detaches whatever was attached through it."""
         self._end(ConnectionLost("the connection was closed here"))
         self._reader.cancel()
+        await asyncio.wait([self._reader])
         await self._transport.close()
 
     async def call(self, method: Method[P, R], params: P) -> R:

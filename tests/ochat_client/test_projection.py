@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -154,6 +154,7 @@ STEP = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(steps=st.lists(STEP, max_size=30), data=st.data())
 def test_the_replay_law_holds_from_everywhere_however_often_events_come(
     steps: list[Step], data: st.DataObject
@@ -173,6 +174,7 @@ def test_the_replay_law_holds_from_everywhere_however_often_events_come(
     assert differences(projection.snapshot(), agent.snapshot()) == []
 
 
+@settings(deadline=None)
 @given(steps=st.lists(STEP, min_size=1, max_size=12), data=st.data())
 def test_what_does_not_follow_is_refused_and_changes_nothing(steps: list[Step], data: st.DataObject) -> None:
     agent = Agent()
