@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest
 
+admin.site.site_header = admin.site.site_title = "Ochat"
+admin.site.index_title = "Console"
+
 
 def _visible(request: HttpRequest) -> QuerySet[Session]:
     """Return the sessions that the person who is logged in may see: being a superuser shows nothing by itself."""
