@@ -19,6 +19,9 @@ M = TypeVar("M", bound=models.Model)
 
 Converter = Callable[[Any], Any]
 
+MAX_PARAMETERS = 32_766
+"""What a statement takes in a SQLite that was built with its defaults; PostgreSQL's protocol takes 65,535."""
+
 
 class Select(Generic[M]):
     """A kept query for whole rows of one model.
@@ -51,7 +54,7 @@ class Select(Generic[M]):
 
 
 def insert(rows: Sequence[models.Model]) -> None:
-    """Insert rows of one model in one statement. Keys that the database gives are not read back.
+    """Insert rows of one model, in as few statements as the database allows. Keys that the database gives are not read back.
 
     Raises django.db.IntegrityError like any insert.
     """
@@ -59,10 +62,12 @@ def insert(rows: Sequence[models.Model]) -> None:
         return
     fields = _inserted(type(rows[0]))
     one = f"({', '.join(['%s'] * len(fields))})"
-    statement = _insert_sql(type(rows[0]), connection.vendor) + ", ".join([one] * len(rows))
-    params = [_prepared(field, row) for row in rows for field in fields]
+    at_once = MAX_PARAMETERS // len(fields)
     with connection.cursor() as cursor:
-        cursor.execute(statement, params)
+        for start in range(0, len(rows), at_once):
+            batch = rows[start : start + at_once]
+            statement = _insert_sql(type(rows[0]), connection.vendor) + ", ".join([one] * len(batch))
+            cursor.execute(statement, [_prepared(field, row) for row in batch for field in fields])
     for row in rows:
         row._state.adding = False
         row._state.db = connection.alias
