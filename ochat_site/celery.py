@@ -1,14 +1,13 @@
 """The Celery application: how tasks travel.
 
 A task only says "look at this row"; the rows are the queue of record, and the sweep finds what a lost message
-spoke of. So tasks are acknowledged early, keep no result, and publishing one neither retries nor waits: a dead
-broker never delays a reply.
+spoke of. So a message is gone once it is delivered, a task keeps no result, and publishing one neither retries nor
+waits: a dead broker never delays a reply.
 
 Does not own the tasks (`jobs_app/tasks.py`) nor the process that runs them (`manage.py worker`).
 """
 
 import os
-from datetime import timedelta
 
 from celery import Celery
 from celery.signals import setup_logging
@@ -17,18 +16,17 @@ from django.conf import settings
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ochat_site.settings")
 
 PUBLISH_TIMEOUT_SECONDS = 1.0
-# Only for messages of a worker that died before it acknowledged them, which early acks make rare.
-VISIBILITY_TIMEOUT = timedelta(hours=1)
 
-app = Celery("ochat")
-# In every thread: by itself Celery makes it the application of this one only.
-app.set_default()
+# Without the fix-ups for Django, which run its system checks at every start of a worker, loading all that serves HTTP, and
+# close the database connections around every task. Tasks of ours use none.
+app = Celery("ochat", fixups=[])
 # Tasks are published from threads of their own, which see the default application only.
 app.set_default()
 app.conf.update(
     broker_url=settings.ENV.redis.broker_url if settings.ENV.redis is not None else "memory://",
     broker_transport_options={
-        "visibility_timeout": int(VISIBILITY_TIMEOUT.total_seconds()),
+        # A message that is delivered is gone from Redis. Acknowledging it would take two transactions of Redis for each.
+        "ack_emulation": False,
         "socket_timeout": PUBLISH_TIMEOUT_SECONDS,
         "socket_connect_timeout": PUBLISH_TIMEOUT_SECONDS,
         "max_retries": 0,
