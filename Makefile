@@ -28,10 +28,10 @@ up: $(INSTALLED) ## Run Ochat on this machine.
 	@exec $(PYTHON) manage.py up $(ARGS)
 
 test: $(INSTALLED_DEV) ## Every test that is quick; says which did not run.
-	@$(PYTEST) -m "not long" $(ARGS)
+	@$(PYTEST) $(MEASURED) -m "not long" $(ARGS)
 
-check: gates ## Every gate and every quick test, with coverage.
-	@$(PYTEST) $(COVERAGE) -m "not long" $(ARGS)
+check: gates ## Every gate, then `make test` with coverage.
+	@$(MAKE) --no-print-directory test MEASURED="$(COVERAGE)"
 
 check-long: gates ## Every gate and every test, with coverage.
 	@$(PYTEST) $(COVERAGE) $(ARGS)
