@@ -49,9 +49,10 @@ class Gates:
 
 @dataclass(frozen=True)
 class Gate:
-    """Go on when the gate is open."""
+    """Go on when the gate is open; the request fails there if there is an error."""
 
     name: str
+    error: Exception | None = None
 
 
 class Say:
@@ -129,8 +130,8 @@ class ScriptedModel:
 
     async def _step(self, reply: ReplyWriter, step: Step) -> AsyncGenerator[ModelEvent, None]:
         match step:
-            case Gate(name):
-                await self._gates.wait_at(name)
+            case Gate():
+                await self._pass(step)
             case Break(error):
                 raise error
             case Say(pieces=pieces) | Think(pieces=pieces):
@@ -142,6 +143,11 @@ class ScriptedModel:
                 async for event in self._written(reply.call(step.tool, call_id), (step.arguments,)):
                     yield event
 
+    async def _pass(self, gate: Gate) -> None:
+        await self._gates.wait_at(gate.name)
+        if gate.error is not None:
+            raise gate.error
+
     async def _written(
         self, item: OpenItem, pieces: Iterable[str | Gate]
     ) -> AsyncGenerator[ModelEvent, None]:
@@ -149,7 +155,7 @@ class ScriptedModel:
             yield event
         for piece in pieces:
             if isinstance(piece, Gate):
-                await self._gates.wait_at(piece.name)
+                await self._pass(piece)
                 continue
             for event in item.add(piece):
                 yield event

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sessions_app import limits
+from tests.support.busy import IMPATIENT
 from tests.support.turns import Turns, turning
 from tests.support.world import World, opened
 
@@ -30,3 +32,16 @@ async def turns_on_each(committed_world: World) -> AsyncIterator[Turns]:
     """The same on each database in turn, for what depends on locks and isolation."""
     async with turning(committed_world) as made:
         yield made
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Whoever waits for a lock of the store gives up soon."""
+    with limits.using(IMPATIENT):
+        yield
+
+
+@pytest.fixture
+async def impatient_turns(impatient: None, turns_on_each: Turns) -> Turns:
+    """A process that gives up soon, on each database in turn."""
+    return turns_on_each
