@@ -68,6 +68,7 @@ class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[m
     _receiver: Receiver | None = None
     _lost = False
     _written = 0
+    _wrote = False
     _unanswered_ping: bytes | None = None
     _abort_call: asyncio.TimerHandle | None = None
 
@@ -130,9 +131,21 @@ class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[m
         # Past Autobahn's adapter, which formats a log line for every chunk, logged or not.
         self._dataReceived(data)
 
-    def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:  # noqa: N802, FBT001, FBT002 - Autobahn's
+    def sendData(self, data: bytes, *_: Any, **__: Any) -> None:  # noqa: N802 - Autobahn's name
         self._written += len(data)
-        self.transport.write(data)
+        if not (self._wrote or self.buffered()):
+            # At once, without the turn of the loop in which the socket would be found writable: most frames are
+            # alone. Those that follow in this turn are gathered.
+            self._wrote = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+            sent = self.transport.writeSomeData(data)
+            if isinstance(sent, int):
+                data = data[sent:]
+        if data:
+            self.transport.write(data)
+
+    def _end_turn(self) -> None:
+        self._wrote = False
 
     def resumeProducing(self) -> None:  # noqa: N802 - Twisted's name
         super().resumeProducing()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -197,13 +198,15 @@ steps: st.SearchStrategy[Step] = st.one_of(
 pauses = st.sampled_from([0, 0, 1, 2, 3, 30])
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+histories = given(
     st.lists(attach, min_size=2, max_size=4),
     st.lists(st.tuples(steps, pauses), min_size=25, max_size=60),
     st.sampled_from([3, 100_000]),
 )
-def test_any_history(attaches: list[Step], history: list[tuple[Step, int]], capacity: int) -> None:
+slowly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def play(attaches: list[Step], history: list[tuple[Step, int]], capacity: int) -> None:
     async def play() -> None:
         run = Run()
         run.commit(5)
@@ -220,3 +223,17 @@ def test_any_history(attaches: list[Step], history: list[tuple[Step, int]], capa
 
     with limits.using(ServerSettings(subscriber_queue_capacity=capacity)):
         asyncio.run(play())
+
+
+@settings(slowly, max_examples=40)
+@histories
+def test_any_history(attaches: list[Step], history: list[tuple[Step, int]], capacity: int) -> None:
+    play(attaches, history, capacity)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@settings(slowly, max_examples=1500)
+@histories
+def test_many_histories(attaches: list[Step], history: list[tuple[Step, int]], capacity: int) -> None:
+    play(attaches, history, capacity)
