@@ -180,6 +180,7 @@ class ScriptedTool:
     """When it is cancelled; otherwise it returns what it has."""
     then: Callable[[str], ToolOutput] = lambda arguments: f"did {arguments}"
     runs: list[str] = field(default_factory=list)
+    workspaces: list[str | None] = field(default_factory=list)
     cancelled: int = 0
 
     @property
@@ -196,6 +197,7 @@ class ScriptedTool:
     async def run(self, arguments: str, context: ToolContext) -> ToolOutput:
         """See `ports.Tool`."""
         self.runs.append(context.call_id)
+        self.workspaces.append(context.workspace)
         gate = msgspec.json.decode(arguments, type=dict[str, str]).get("gate")
         try:
             if gate:
