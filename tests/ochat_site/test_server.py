@@ -133,6 +133,22 @@ def close_code(client: socket.socket) -> int:
             return code
 
 
+class Closed(Exception):
+    """The server said goodbye."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def read_event(client: socket.socket) -> int:
+    """Return the sequence of the next event; raise Closed instead at a closing frame."""
+    opcode, payload = read_frame(client)
+    if opcode == 8:
+        raise Closed(struct.unpack("!H", payload[:2])[0])
+    return int(payload.split(maxsplit=2)[1])
+
+
 class TestWhatAClientSends:
     """Behaviour 1.4, frames and their limits."""
 
@@ -276,6 +292,43 @@ class TestWhatAClientDoesNotRead:
                 while len(psutil.Process(server.process.pid).net_connections()) > open_before:
                     await healthy.send("x")
                     await healthy.recv()
+
+    async def test_who_lags_catches_up_and_who_takes_nothing_is_slow(
+        self, server: ServerProcess, healthy: ClientConnection
+    ) -> None:
+        before = server.memory()
+        stuck = raw_websocket(server.port, "/feed", receive_buffer=4096)
+        lagging = raw_websocket(server.port, "/feed", receive_buffer=4096)
+        with closing(stuck), closing(lagging):
+            for client in (stuck, lagging):
+                client.sendall(frame(1, b"attach"))
+                assert read_frame(client) == (1, b"done")
+            kept_up: list[int] = []
+            lagged: list[int] = []
+            async with connect(server.url("/feed"), max_size=None) as committing:
+                await committing.send("attach")
+                await committing.recv()
+                for _ in range(120):
+                    await committing.send("commit 10 20000")
+                    lagged.append(await asyncio.to_thread(read_event, lagging))
+                    while (message := str(await committing.recv())) != "done":
+                        kept_up.append(int(message.split()[1]))
+                while len(kept_up) < 1200:
+                    kept_up.append(int(str(await committing.recv()).split()[1]))
+            assert kept_up == list(range(kept_up[0], kept_up[0] + 1200))
+            assert server.memory() - before < 40
+
+            while lagged[-1] < kept_up[-1]:
+                lagged.append(await asyncio.to_thread(read_event, lagging))
+            assert lagged == kept_up
+
+            got: list[int] = []
+            with pytest.raises(Closed) as closed:
+                while True:
+                    got.append(await asyncio.to_thread(read_event, stuck))
+            assert closed.value.code == 4408
+            assert got == kept_up[: len(got)]
+            assert len(got) < 1200 - 512
 
     async def test_pings_without_reading_pile_up_nothing(
         self, server: ServerProcess, healthy: ClientConnection

@@ -6,6 +6,7 @@ Run as `python -m tests.support.socket_server GRACE [refuse]`; it prints its por
 * `/flood`     each message with COUNT answers of SIZE bytes: "COUNT SIZE"
 * `/pile`      each message, a size, with an answer of that size, whether the client reads or not
 * `/wait`      each message when the file it names exists
+* `/feed`      "attach": sends what is committed from now on; "commit COUNT SIZE": commits events, for all
 * `/plain`     through ASGI alone: a message "COUNT SIZE" is answered COUNT times
 * `/refused`   nobody is let in
 * `GET /body`  the number of bytes of the body
@@ -17,6 +18,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -28,15 +30,41 @@ from ochat_site.rpc.outbox import Frame, Socket
 from ochat_site.server import Server
 from ochat_site.transports.websocket import WebSocketEndpoint
 from sessions_app.errors import InvalidState, Unauthenticated
+from sessions_app.views import FULL
 from tests.support.waiting import eventually
 
+SESSION = "ses_a"
 
-class NoLog:
+
+class MemoryLog:
+    """The log of the one session; an event is its sequence and its padding."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def commit(self, count: int, size: int) -> int:
+        for _ in range(count):
+            sequence = len(self.events) + 1
+            self.events.append(
+                SimpleNamespace(sequence=sequence, kind="session.updated", payload=b"x" * size)
+            )
+        return len(self.events)
+
     async def read_heads(self, session_ids: Sequence[str]) -> dict[str, int]:
-        return {}
+        return {SESSION: len(self.events)}
 
     async def read_events(self, session_id: str, after: int, limit: int, max_bytes: int) -> Sequence[Any]:
-        return ()
+        await asyncio.sleep(0)
+        size = len(self.events[-1].payload) if self.events else 0
+        return self.events[after : after + max(1, min(limit, max_bytes // (size + 1)))]
+
+
+class Notifications:
+    def encode_event(self, event: Any, view: Any) -> bytes:
+        return b"event %d %s" % (event.sequence, event.payload)
+
+    def encode_live(self, event: bytes) -> bytes:
+        return event
 
 
 class NoWakes:
@@ -48,12 +76,15 @@ class ServedLife:
     def __init__(self, *, refuses: bool) -> None:
         self.refuses = refuses
         self.connections = Connections()
-        self.hub = FeedHub(NoLog(), NoWakes())
+        self.log = MemoryLog()
+        self.hub = FeedHub(self.log, NoWakes())
         self.tasks: set[asyncio.Task[None]] = set()
         self.closed = 0
 
     def endpoint(self, handle: Any, *, refuse: bool = False) -> WebSocketEndpoint:
-        services = ConnectionServices(handle=handle, hub=self.hub, dialect=None, on_close=self.on_close)  # type: ignore[arg-type]  # no feeds
+        services = ConnectionServices(
+            handle=handle, hub=self.hub, dialect=Notifications(), on_close=self.on_close
+        )
 
         async def authenticate(scope: Any) -> Any:
             if refuse:
@@ -68,6 +99,16 @@ class ServedLife:
             return connection
 
         return WebSocketEndpoint(authenticate, connect)
+
+    async def feed(self, connection: Connection, body: bytes) -> bytes:
+        match body.split():
+            case [b"attach"]:
+                connection.open_attachment(
+                    "att_x", SESSION, "read_only", view=FULL, after=len(self.log.events)
+                )
+            case [b"commit", count, size]:
+                self.hub.wake(SESSION, self.log.commit(int(count), int(size)))
+        return b"done"
 
     async def on_close(self, connection: Connection) -> None:
         self.closed += 1
@@ -145,6 +186,7 @@ def main(grace: float, *, refuses: bool) -> None:
         "/flood": life.endpoint(flood),
         "/pile": life.endpoint(pile),
         "/wait": life.endpoint(wait),
+        "/feed": life.endpoint(life.feed),
         "/refused": life.endpoint(echo, refuse=True),
         "/plain": plain,
     }
