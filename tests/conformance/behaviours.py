@@ -1,0 +1,151 @@
+"""The table of behaviours: every scenario of the contract's suite by its row, with its sentence, and which are tested by now.
+
+Owns: the sentences, and why a row waits. Does not own: the tests, which name their row and repeat its sentence; `test_table`
+compares both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RENEWING = "session.renew_owner is not handled yet"
+ADMINISTRATION = "the administrative methods are not handled yet"
+HTTP = "a case of HTTP, which is not served yet"
+CAPACITY = "capacity, queues and leases of workspaces are not there yet"
+RESPONDING = "permission.respond is not handled yet"
+JOBS = "jobs and schedules have no methods yet"
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One row."""
+
+    sentence: str
+    waits_for: str = ""
+    """Why no test can be written yet."""
+
+
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    # A. Connection and envelope
+    "A1": Behaviour(
+        "initialize 1.0 to 1.0: name, version, the principal with all scopes, limits, retention."
+    ),
+    "A2": Behaviour("HTTP initialize without a connection id gives one; a later ping echoes.", HTTP),
+    "A3": Behaviour("ping before initialize, or after one that failed: incompatible_protocol."),
+    "A10": Behaviour("A ping notification on HTTP: 204 and an empty body.", HTTP),
+    "A12": Behaviour("An HTTP batch that initializes: one array, ids in request order.", HTTP),
+    "A14": Behaviour("A truncated HTTP body: 400, and the connection lives.", HTTP),
+    "A15": Behaviour("An HTTP body of 16 MiB and one byte: 400 resource_limit.", HTTP),
+    "A18": Behaviour(
+        "Bad params with an id get an error with it; garbage without one nothing; ping its answer."
+    ),
+    "A24": Behaviour("info, health, prompt and workspace list and get: equal results on all transports."),
+    # B. Authentication and scopes
+    "B1": Behaviour("No, unknown and malformed credentials are refused, each alike."),
+    "B2": Behaviour("The scheme is read in any case; its kind is http.static_bearer."),
+    "B3": Behaviour("An expired token is refused, another one is not."),
+    "B4": Behaviour("A trusted proxy asserts the identity.", "no fixture trusts a proxy yet"),
+    "B8": Behaviour("A connection id belongs to one authority.", HTTP),
+    "B9": Behaviour(
+        "Who may not create is refused and leaves nothing behind; who may then makes exactly one session."
+    ),
+    "B11": Behaviour("A reader attaches read_only alone; a writer read_write, and not as owner."),
+    "B12": Behaviour(
+        "Another's session: get and attach are denied, list omits it; an unknown one is not found."
+    ),
+    # C. Catalog and workspaces
+    "C1": Behaviour(
+        "create with an unknown, local or unusable prompt or workspace, or a pair that is not allowed."
+    ),
+    "C4": Behaviour(
+        "A session keeps its prompt revision through edit, reload, restart and deletion of the source."
+    ),
+    # D. Lifecycle, quotas
+    "D1": Behaviour("create, start, stop: idle, then stopped, with the events of each."),
+    "D2": Behaviour("start when idle and stop when stopped succeed and change nothing."),
+    "D5": Behaviour("A full limit with overflow reject.", CAPACITY),
+    "D6": Behaviour("A full limit with overflow queue.", CAPACITY),
+    "D7": Behaviour("Three waiters are activated in request order.", CAPACITY),
+    "D12": Behaviour("Shared and exclusive holders of one conflict domain.", CAPACITY),
+    # E. Attachments, owners
+    "E1": Behaviour(
+        "A detached session works on without clients; a replay behind the old cursor tells of it."
+    ),
+    "E2": Behaviour("An attachment of another connection: permission_denied."),
+    "E3": Behaviour("A read-only attachment changes nothing: permission_denied, the snapshot unchanged."),
+    "E4": Behaviour(
+        "A non-owner attach raises the revision by one and the sequence by none; detach the same."
+    ),
+    "E6": Behaviour("Each owner attach raises the lease's generation and tells of it.", RENEWING),
+    "E9": Behaviour("The owner is gone: another principal reclaims with the token and gets a new one."),
+    "E10": Behaviour("A reclaim token that was used is dead; the new one is good."),
+    "E12": Behaviour("The owner leaves and its grace passes: stopped, whatever observers do."),
+    # F. Messages, operations
+    "F1": Behaviour(
+        "A message to an idle session starts a turn; the events in their order; history and state."
+    ),
+    "F2": Behaviour("Two clients send at once: one started, one deferred, in one order for everybody."),
+    "F5": Behaviour("A blank text, a stopped and a halted session refuse a message."),
+    "F6": Behaviour(
+        "chatmd: the first user element alone; plain words are wrapped; no user element is an error."
+    ),
+    "F7": Behaviour("Cancelling a turn keeps the streamed text as incomplete and ignores what comes later."),
+    "F8": Behaviour("cancel: another id is a conflict, none active is not found, twice is a success."),
+    "F9": Behaviour(
+        "A graceful stop lets the turn end: stopped is wanted at once and seen after the answer."
+    ),
+    "F10": Behaviour("A stop that cancels keeps the message once and gives every call an output."),
+    # G. Permissions and grants
+    "G1": Behaviour("The profile denies or allows: the tool is not run, or run; the operation ends."),
+    "G2": Behaviour("ask with a writer attached: nothing runs before the answer, then it does."),
+    "G3": Behaviour("ask with nobody there: the fallback at once, or a request that waits for a writer."),
+    "G5": Behaviour("A request's time passes: its fallback decides, once."),
+    "G7": Behaviour("Two writers answer at once.", RESPONDING),
+    "G8": Behaviour("A read-only client answers.", RESPONDING),
+    "G10": Behaviour("A session grant lets the same call run unasked.", RESPONDING),
+    "G12": Behaviour("A revoked grant asks again.", "grant.revoke is not handled yet"),
+    "G13": Behaviour("Cancelling while a request waits cancels it and closes its call with an error output."),
+    # H. Events, replay, projection
+    "H1": Behaviour(
+        "attach without a cursor, at the latest, at 0, beyond: snapshot, nothing, everything, nothing."
+    ),
+    "H2": Behaviour("What a subscriber was sent is what a later replay says."),
+    "H3": Behaviour("A cursor that is no longer retained on an HTTP stream: 409.", HTTP),
+    "H4": Behaviour("An HTTP stream reopened with Last-Event-ID goes on.", HTTP),
+    "H8": Behaviour("A stalled subscriber is closed as slow; a healthy one and the writer notice nothing."),
+    "H10": Behaviour("A schedule is hidden from a reader.", JOBS),
+    "H11": Behaviour("A reader sees text, tool entries without their payload, and no live events."),
+    "H12": Behaviour("An ETag for each scope identity.", HTTP),
+    # I. Administration
+    "I1": Behaviour("delete_history of the first entry.", ADMINISTRATION),
+    "I4": Behaviour("compact a stopped session.", ADMINISTRATION),
+    "I5": Behaviour("compact, cancelled.", ADMINISTRATION),
+    "I8": Behaviour("export, read in chunks.", ADMINISTRATION),
+    "I9": Behaviour("An export belongs to its exact principal.", ADMINISTRATION),
+    "I11": Behaviour("reset flags one by one.", ADMINISTRATION),
+    "I12": Behaviour("rebuild with the current catalog.", ADMINISTRATION),
+    "I13": Behaviour("upgrade to the new revision.", ADMINISTRATION),
+    "I14": Behaviour("reset and upgrade with a stale revision, or running.", ADMINISTRATION),
+    "I15": Behaviour("delete, and everything afterwards.", ADMINISTRATION),
+    # J. Jobs, schedules
+    "J1": Behaviour("A schedule's life by its methods.", JOBS),
+    "J4": Behaviour("A due schedule with no clients.", JOBS),
+    "J6": Behaviour("All processes down over the due time.", JOBS),
+    # K. Idempotency, paging, blobs, recovery
+    "K1": Behaviour("The same reset twice with one key.", ADMINISTRATION),
+    "K2": Behaviour("The same key with another parameter: idempotency_conflict."),
+    "K5": Behaviour("A refusal is kept with its key when its cause is gone; a new key succeeds."),
+    "K6": Behaviour("Two identical sends at once: one entry, equal answers."),
+    "K7": Behaviour(
+        "A pending receipt whose process is gone answers interrupted.", "no start leaves its transaction yet"
+    ),
+    "K8": Behaviour("A list without a limit or with 0 is refused; a walk by cursors finds every item once."),
+    "K10": Behaviour("Windows: tail, before, after, cursor; an unknown anchor; the effective view."),
+    "K13": Behaviour(
+        "Every process is killed and started twice: the session, its history and states are there."
+    ),
+    "K14": Behaviour(
+        "The worker is killed in a turn, then the web process in another: interrupted, then completed."
+    ),
+}

@@ -1,0 +1,103 @@
+"""The sites of the suite, as fixtures: `site` is each in turn, `socket_site` only the one with real processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from django.conf import settings
+from pytest_django.plugin import DjangoDbBlocker
+
+from ochat_site import configuration, preparation
+from sessions_app import catalog, limits
+from tests.conformance import fixture
+from tests.conformance.local import LocalSite
+from tests.conformance.sites import Processes, Site, SocketSite
+from tests.support import databases
+from tests.support.model_servers import ModelServer
+from tests.support.processes import Installation
+
+
+@pytest.fixture(scope="session")
+def model_server() -> Iterator[ModelServer]:
+    """The model that every turn asks."""
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def site_processes(
+    model_server: ModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Processes]:
+    """The processes of the socket site, started when the first test asks for them."""
+    data_dir = tmp_path_factory.mktemp("site")
+    data_dir.chmod(0o700)
+    fixture.write(data_dir)
+    installation = Installation(data_dir, model_server.env())
+    try:
+        yield Processes(installation)
+    finally:
+        installation.close()
+
+
+@pytest.fixture(scope="module")
+def local_store(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """A store of its own for the site in this process, and the fixture's catalog as that of this process."""
+    data_dir = settings.ENV.data_dir
+    path = data_dir / "local-site.sqlite3"
+    fixture.write(data_dir)
+    try:
+        with (
+            limits.using(limits.server()),
+            django_db_blocker.unblock(),
+            databases.using(databases.sqlite_url(path)),
+        ):
+            preparation.make_store()
+            catalog.load(configuration.source(settings.ENV.catalog), at_start=True)
+            yield
+    finally:
+        settings.ENV.catalog.unlink()
+        path.unlink()
+
+
+@pytest.fixture
+def site_store(
+    site_processes: Processes, django_db_setup: None, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
+    """Let this process look into the store of the socket site."""
+    with django_db_blocker.unblock(), databases.using(site_processes.database_url):
+        yield
+
+
+@pytest.fixture
+async def socket_site(
+    site_processes: Processes, site_store: None, model_server: ModelServer
+) -> AsyncIterator[SocketSite]:
+    """Real processes behind a WebSocket."""
+    model_server.reset()
+    site = SocketSite(site_processes, model_server)
+    yield site
+    await site.close()
+    assert site.problems == []
+
+
+@pytest.fixture
+async def local_site(
+    local_store: None, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LocalSite]:
+    """The same services in this process."""
+    for name, value in model_server.env().items():
+        monkeypatch.setenv(name, value)
+    model_server.reset()
+    site = LocalSite(settings.ENV.data_dir, model_server)
+    await site.start()
+    yield site
+    await site.close()
+    assert site.problems == []
+
+
+@pytest.fixture(params=["socket_site", "local_site"], ids=["websocket", "in-process"])
+def site(request: pytest.FixtureRequest) -> Site:
+    """Each site in turn."""
+    made: Site = request.getfixturevalue(request.param)
+    return made

@@ -1,0 +1,238 @@
+"""Where the scenarios are run: a server as a client finds it, whatever carries the frames.
+
+Owns: what a scenario may ask of its server (`Site`), and real processes behind a WebSocket (`SocketSite`). Does not own: the
+site in this process (`local`), what a server is configured with (`fixture`), or the scenarios.
+
+A transport is added by a site whose `open` reaches the server by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import signal
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import websockets
+from websockets.asyncio.client import connect
+
+from ochat_client import Client, ConnectionRefused
+from ochat_client.transports import MAX_FRAME_BYTES, Transport
+from ochat_client.transports.websocket import UNREAD_FRAMES, WebSocket
+from permissions_app import principals, requests
+from permissions_app.scopes import caller_for
+from sessions_app.callers import Attached
+from sessions_app.db import in_db
+from sessions_app.models import Attachment
+from sessions_app.receipts import Call
+from tests.conformance.checked import Checked
+from tests.conformance.fixture import ADMIN, ALL, Person
+from tests.conformance.peers import Hold, Peer
+from tests.support import databases
+from tests.support.model_servers import ModelServer
+from tests.support.processes import Installation, Process
+
+if TYPE_CHECKING:
+    from permissions_app.requests import Resolved
+    from sessions_app.records import Permission, PermissionChoice
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+WEBSOCKET_PATH = "/v1/ws"
+
+NARROW_BYTES = 4096
+"""A receive buffer so small that a client that does not read is soon noticed."""
+
+
+def bearer(person: Person) -> tuple[bytes, bytes]:
+    """Return the header by which a person is known."""
+    return b"authorization", b"Bearer " + person.token.encode()
+
+
+class Site(ABC):
+    """A server with fixture F0, and the model that its turns ask."""
+
+    def __init__(self, data_dir: Path, model: ModelServer) -> None:
+        self.data_dir = data_dir
+        self.model = model
+        self.problems: list[str] = []
+        """What the server sent and must not send: empty, or the scenario has failed."""
+        self._peers: list[Peer] = []
+
+    @abstractmethod
+    async def open(self, headers: Headers, *, narrow: bool = False) -> Transport:
+        """Connect with these headers; `narrow`: the system holds little of what the client does not read.
+
+        Raises ConnectionRefused.
+        """
+
+    @abstractmethod
+    async def handshake(self, headers: Headers, query: str = "") -> int:
+        """Connect with these headers, hang up, and return the status of the handshake: 101 or why not."""
+
+    @abstractmethod
+    async def reload(self) -> None:
+        """Let the server read its catalog and every prompt again, as SIGHUP does."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """Stop the server in order and start it again; every connection ends."""
+
+    async def wire(
+        self, person: Person = ADMIN, *, headers: Headers | None = None, narrow: bool = False
+    ) -> Checked:
+        """Connect, for frames that no client sends; `headers` in place of the usual bearer."""
+        sent = [bearer(person)] if headers is None else headers
+        return Checked(await self.open(sent, narrow=narrow), self.problems)
+
+    async def connect(self, person: Person = ADMIN, *, headers: Headers | None = None) -> Peer:
+        """Connect a client that has still to initialize."""
+        wire = await self.wire(person, headers=headers)
+        peer = Peer(Client(wire), wire)
+        self._peers.append(peer)
+        return peer
+
+    async def peer(self, person: Person = ADMIN) -> Peer:
+        """Connect a client and initialize."""
+        peer = await self.connect(person)
+        await peer.client.initialize()
+        return peer
+
+    async def answer(
+        self, hold: Hold, permission: Permission, choice: PermissionChoice, reason: str = ""
+    ) -> Resolved:
+        """Answer a request through an attachment: by the domain's command, until the protocol's method is there."""
+        return await in_db(_respond, hold.attachment_id, permission, choice, reason)
+
+    async def close(self) -> None:
+        """Let every client go."""
+        for peer in self._peers:
+            await peer.close()
+
+
+def _respond(attachment_id: str, permission: Permission, choice: PermissionChoice, reason: str) -> Resolved:
+    row = Attachment.objects.get(id=attachment_id)
+    identity = principals.identity(row.principal_id, "http.static_bearer", ALL)
+    caller = caller_for(identity, Attached(row.connection_id or "", attachment_id))
+    call = Call(caller, "permission.respond", f"answer-{permission.id}")
+    return requests.respond(
+        call,
+        permission.session_id,
+        permission.id,
+        generation=permission.generation,
+        choice=choice,
+        reason=reason,
+    )
+
+
+class Processes:
+    """A web process, a worker and Valkey on one data folder.
+
+    Whatever starts one must run in the main thread: they end with the thread that started them.
+    """
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        done = installation.run("first_run")
+        assert done.returncode == 0, done.stderr
+        self.valkey: Process
+        self.serve: Process
+        self.worker: Process
+        self.start()
+
+    @property
+    def database_url(self) -> str:
+        """What `OCHAT_DATABASE_URL` is for another process that shall use the same store."""
+        return databases.sqlite_url(self.installation.data_dir / "ochat.sqlite3")
+
+    def start(self) -> None:
+        """Start all three."""
+        self.valkey = self.installation.start_valkey()
+        self.worker = self.installation.start("worker")
+        self.serve = self.installation.start_serve()
+
+    def restart_serve(self) -> None:
+        """Start a web process in place of one that is gone."""
+        self.serve = self.installation.start_serve()
+
+    def restart_worker(self) -> None:
+        """Start a worker in place of one that is gone."""
+        self.worker = self.installation.start("worker")
+
+    def stop(self) -> None:
+        """End all three in order."""
+        for process in (self.serve, self.worker, self.valkey):
+            process.stop()
+
+    def kill(self) -> None:
+        """End all three as a crash does."""
+        for process in (self.worker, self.serve, self.valkey):
+            process.kill()
+
+
+class SocketSite(Site):
+    """Real processes behind a WebSocket; shared by the scenarios of a run, so each must leave them running."""
+
+    def __init__(self, processes: Processes, model: ModelServer) -> None:
+        super().__init__(processes.installation.data_dir, model)
+        self.processes = processes
+        self.uri = f"ws://127.0.0.1:{processes.installation.port}"
+
+    async def open(self, headers: Headers, *, narrow: bool = False) -> Transport:
+        """Open a WebSocket."""
+        client = socket.socket()
+        client.setblocking(False)
+        if narrow:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", self.processes.installation.port))
+        try:
+            connection = await connect(
+                f"{self.uri}{WEBSOCKET_PATH}",
+                sock=client,
+                additional_headers=[(name.decode(), value.decode()) for name, value in headers],
+                max_size=MAX_FRAME_BYTES,
+                max_queue=1 if narrow else UNREAD_FRAMES,
+                compression=None,
+                proxy=None,
+            )
+        except websockets.InvalidStatus as refused:
+            raise ConnectionRefused(f"HTTP {refused.response.status_code}", final=True) from None
+        return WebSocket(connection)
+
+    async def handshake(self, headers: Headers, query: str = "") -> int:
+        """Send a handshake as it stands."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.processes.installation.port)
+        key = base64.b64encode(os.urandom(16))
+        lines = [
+            f"GET {WEBSOCKET_PATH}{'?' if query else ''}{query} HTTP/1.1".encode(),
+            f"host: 127.0.0.1:{self.processes.installation.port}".encode(),
+            b"upgrade: websocket",
+            b"connection: Upgrade",
+            b"sec-websocket-version: 13",
+            b"sec-websocket-key: " + key,
+            *(name + b": " + value for name, value in headers),
+        ]
+        writer.write(b"\r\n".join([*lines, b"", b""]))
+        try:
+            async with asyncio.timeout(30):
+                return int((await reader.readline()).split()[1])
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def reload(self) -> None:
+        """Send SIGHUP to the web process."""
+        os.kill(self.processes.serve.pid, signal.SIGHUP)
+
+    async def restart(self) -> None:
+        """Stop the processes by SIGTERM and start them again."""
+        await asyncio.to_thread(self.processes.stop)
+        self.processes.start()

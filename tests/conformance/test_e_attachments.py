@@ -1,0 +1,175 @@
+"""Scenarios E: attachments and owners."""
+
+from __future__ import annotations
+
+import pytest
+
+from ochat_client import methods
+from sessions_app.records import LivenessOwnerBound, StopMode
+from tests.conformance.fixture import ADMIN, SECOND_ADMIN, THIRD_ADMIN
+from tests.conformance.peers import Hold, Peer, answered, code, history
+from tests.conformance.sites import Site
+from tests.support.model_scripts import Reply, Text, Wait
+
+
+def owned(grace_ms: int = 60_000, stop: StopMode = "graceful") -> LivenessOwnerBound:
+    """Return the liveness of a session that lives with its owner."""
+    return LivenessOwnerBound(disconnect_grace_ms=grace_ms, stop_mode=stop)
+
+
+async def test_e1(site: Site) -> None:
+    """A detached session works on without clients; a replay behind the old cursor tells of it."""
+    site.model.answer(Reply(Text("first ", Wait("gate"), "second")))
+    peer = await site.peer()
+    hold = await peer.create(start=True)
+    await hold.say()
+    await hold.until_text("first ")
+    known = hold.sequence
+    await peer.close()
+
+    request = site.model.wait_request()
+    site.model.open("gate")
+    request.wait_over()
+    again = await (await site.peer()).attach(hold.session_id, after=known)
+    await again.until(lambda: again.kinds[-1:] == ["session.state_changed"])
+
+    assert again.kinds == ["history.appended", "operation.completed", "session.state_changed"]
+    assert [event.sequence for event in again.events] == [known + 1, known + 2, known + 3]
+    assert history(await again.snapshot())[-1] == "assistant: first second"
+
+
+async def test_e2(site: Site) -> None:
+    """An attachment of another connection: permission_denied."""
+    hold = await (await site.peer()).create(start=True)
+    other = await site.peer()
+
+    for method, params in (
+        ("session.send_message", hold.params(methods.SESSION_SEND_MESSAGE, text="hello")),
+        ("session.stop", hold.params(methods.SESSION_STOP, mode="cancel")),
+        ("session.detach", hold.params(methods.SESSION_DETACH)),
+    ):
+        assert await code(other.client.request(method, params)) == "permission_denied"
+    assert history(await hold.snapshot()) == ["developer: Be brief."]
+
+
+async def test_e3(site: Site) -> None:
+    """A read-only attachment changes nothing: permission_denied, the snapshot unchanged."""
+    peer = await site.peer()
+    created = await peer.create(start=True)
+    reader = await (await site.peer()).attach(created.session_id, "read_only")
+    before = await reader.snapshot()
+
+    assert await code(reader.start()) == "permission_denied"
+    assert await code(reader.stop("cancel")) == "permission_denied"
+    assert await code(reader.say()) == "permission_denied"
+    assert await code(reader.cancel("op_none")) == "permission_denied"
+    assert await reader.snapshot() == before
+
+
+async def test_e4(site: Site) -> None:
+    """A non-owner attach raises the revision by one and the sequence by none; detach the same."""
+    hold = await (await site.peer()).create()
+    revision, sequence = await hold.counters()
+
+    other = await (await site.peer()).attach(hold.session_id)
+    assert await hold.counters() == (revision + 1, sequence)
+    left = await other.attached.detach()
+    assert (left.revision, left.latest_event_sequence) == (revision + 2, sequence)
+    assert await hold.counters() == (revision + 2, sequence)
+
+
+async def test_e6_by_attaching(site: Site) -> None:
+    """Each owner attach raises the lease's generation and tells of it."""
+    observer = await (await site.peer()).create(liveness=owned())
+    owner = await (await site.peer()).attach(observer.session_id, "owner_read_write")
+    lease = owner.attached.result.attachment.owner_lease
+    assert lease
+    assert await code((await site.peer()).attach(observer.session_id, "owner_read_write")) == "conflict"
+
+    await owner.peer.close()
+    await observer.until(lambda: observer.kinds == ["attachment.owner_changed"] * 2)
+    assert observer.view.owner is None
+    again = await (await site.peer()).attach(observer.session_id, "owner_read_write")
+    renewed = again.attached.result.attachment.owner_lease
+    await observer.until(lambda: observer.view.owner)
+
+    assert renewed
+    assert renewed.generation == lease.generation + 1
+    assert renewed.expires_at > lease.expires_at
+    assert observer.view.owner == again.attached.result.attachment
+
+
+@pytest.mark.parametrize("way", ["closes", "detaches"])
+async def test_e9(site: Site, way: str) -> None:
+    """The owner is gone: another principal reclaims with the token and gets a new one."""
+    owner, token = await _owned(site)
+    await _leave(owner, way)
+
+    second = await _reclaimed(await site.peer(SECOND_ADMIN), owner.session_id, token)
+
+    assert second.attached.result.reclaim_token
+    assert second.attached.result.reclaim_token != token
+    assert _generation(second) > _generation(owner)
+    assert second.attachment_id != owner.attachment_id
+
+
+async def test_e10(site: Site) -> None:
+    """A reclaim token that was used is dead; the new one is good."""
+    owner, first = await _owned(site)
+    await owner.peer.close()
+    second = await _reclaimed(await site.peer(SECOND_ADMIN), owner.session_id, first)
+    new = second.attached.result.reclaim_token
+    assert new
+    await second.peer.close()
+
+    third = await site.peer(THIRD_ADMIN)
+    await answered(lambda: _in_grace(third, owner.session_id), "the owner's grace")
+    old = third.attach(owner.session_id, "owner_read_write", token=first)
+    assert await code(old) == "permission_denied"
+    last = await third.attach(owner.session_id, "owner_read_write", token=new)
+    assert _generation(last) > _generation(second)
+
+
+async def test_e12(site: Site) -> None:
+    """The owner leaves and its grace passes: stopped, whatever observers do."""
+    owner, _ = await _owned(site, grace_ms=150, start=True)
+    observer = await (await site.peer()).attach(owner.session_id)
+    assert observer.view.session.desired_state == "running"
+
+    await owner.peer.close()
+    await observer.until(lambda: observer.view.session.desired_state == "stopped")
+
+    assert observer.view.session.observed_state.__struct_config__.tag == "stopped"
+    assert observer.view.owner is None
+
+
+async def _owned(site: Site, *, grace_ms: int = 60_000, start: bool = False) -> tuple[Hold, str]:
+    """Create a session with an owner; the owner's hold, and its reclaim token."""
+    peer = await site.peer(ADMIN)
+    owner = await peer.create(mode="owner_read_write", liveness=owned(grace_ms), start=start)
+    token = owner.attached.result.reclaim_token
+    assert token
+    return owner, token
+
+
+async def _leave(owner: Hold, way: str) -> None:
+    if way == "closes":
+        await owner.peer.close()
+    else:
+        await owner.attached.detach()
+
+
+async def _reclaimed(peer: Peer, session_id: str, token: str) -> Hold:
+    """Reclaim as soon as the server has noticed that the owner's connection is gone."""
+    await answered(lambda: _in_grace(peer, session_id), "the owner's grace")
+    return await peer.attach(session_id, "owner_read_write", token=token)
+
+
+async def _in_grace(peer: Peer, session_id: str) -> bool:
+    return await code(peer.attach(session_id, "owner_read_write")) == "permission_denied"
+
+
+def _generation(owner: Hold) -> int:
+    lease = owner.attached.result.attachment.owner_lease
+    assert lease
+    return lease.generation
