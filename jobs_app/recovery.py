@@ -6,6 +6,8 @@ the judgement that a process is dead (`sessions_app.processes`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from jobs_app.jobs import WORKER_LOST, end_job
@@ -14,6 +16,7 @@ from jobs_app.schedules import schedule_record
 from sessions_app import ledger, processes
 from sessions_app.callers import system
 from sessions_app.commands import attachments, operations
+from sessions_app.errors import Refusal, SessionNotFound
 from sessions_app.models import Attachment, Connection, Operation
 
 log = structlog.get_logger(__name__)
@@ -25,7 +28,8 @@ def end_dead_processes() -> int:
     for process_id in dead:
         log.warning("process.lost", process=process_id)
         release(process_id, operations.WORKER_LOST)
-        processes.bury(process_id)
+        if not _holds(process_id):
+            processes.bury(process_id)
     return len(dead)
 
 
@@ -35,14 +39,34 @@ def release(process_id: str, reason: str) -> None:
     `reason` is what interrupted operations say: `worker_lost` or `server_shutdown`. Each thing is a transaction of its own, so
     running this twice, or in two processes, is harmless.
     """
-    for session_id, operation_id in _held(Operation, process_id):
-        operations.interrupt(session_id, operation_id, process_id, reason)
-    for session_id, job_id in _held(Job, process_id):
-        _interrupt_job(session_id, job_id, process_id)
-    for session_id, schedule_id in _held(Schedule, process_id):
-        _reschedule(session_id, schedule_id, process_id)
+    _end_each(
+        Operation,
+        process_id,
+        lambda session_id, row: operations.interrupt(session_id, row, process_id, reason),
+    )
+    _end_each(Job, process_id, lambda session_id, row: _interrupt_job(session_id, row, process_id))
+    _end_each(Schedule, process_id, lambda session_id, row: _reschedule(session_id, row, process_id))
     attachments.disconnect(_held(Attachment, process_id))
     Connection.objects.filter(process_id=process_id).delete()
+
+
+def _end_each(
+    model: type[Operation | Job | Schedule], process_id: str, end: Callable[[str, str], None]
+) -> None:
+    """End every row of a kind; one whose session is archived or gone is only let go, and one that cannot be changed just now
+    does not keep the others."""
+    for session_id, row_id in _held(model, process_id):
+        try:
+            end(session_id, row_id)
+        except SessionNotFound:
+            model.objects.filter(id=row_id, process_id=process_id).update(process=None)
+        except Refusal as refusal:
+            log.warning("recovery.row_refused", session=session_id, code=refusal.code)
+
+
+def _holds(process_id: str) -> bool:
+    """Tell whether a process still holds something: it is buried only when nothing would be forgotten with it."""
+    return any(_held(model, process_id) for model in (Operation, Job, Schedule, Attachment))
 
 
 def _held(model: type[Operation | Job | Schedule | Attachment], process_id: str) -> list[tuple[str, str]]:

@@ -8,20 +8,30 @@ Every step is bounded, idempotent and safe to run twice at once: the lease saves
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 from django.db.models import F, OuterRef, Q, Subquery
 
 from jobs_app import recovery
 from permissions_app import audit, requests
-from sessions_app import leases, ledger, limits, participants, processes
+from sessions_app import leases, ledger, limits, participants, processes, workspaces
 from sessions_app.callers import system
 from sessions_app.commands import attachments, operations
 from sessions_app.db import database_now
 from sessions_app.errors import Refusal, SessionNotFound
-from sessions_app.models import Blob, Operation, Receipt, Session, SessionEvent, SweepLease
+from sessions_app.models import (
+    Blob,
+    HistoryEntry,
+    Operation,
+    Receipt,
+    Session,
+    SessionEvent,
+    SweepLease,
+    ToolCall,
+)
 from sessions_app.models.operations import ENDED
 
 log = structlog.get_logger(__name__)
@@ -29,8 +39,11 @@ log = structlog.get_logger(__name__)
 BATCH = 64
 """How many rows one step takes at most: a pass stays short, the next one follows."""
 
-_UNCLAIMED_AFTER = timedelta(seconds=1)
+_UNCLAIMED_AFTER = timedelta(milliseconds=300)
 """A committed turn that no worker took for this long is dispatched again: its message was lost or all workers were busy."""
+
+_AGAIN_FIRST, _AGAIN_LAST = timedelta(seconds=1), timedelta(seconds=30)
+"""The pauses between two messages about one row: doubled each time, so that a long absence of workers fills no broker."""
 
 PURGED_AT_ONCE = 2000
 """Rows that maintenance removes in one statement."""
@@ -82,18 +95,47 @@ def next_due() -> datetime | None:
 
 def dispatch_unclaimed() -> None:
     """Hand over turns that were committed and never claimed, and end those that were cancelled meanwhile."""
-    before = database_now() - _UNCLAIMED_AFTER
-    waiting = Operation.objects.filter(process=None, parked=False, updated_at__lt=before).exclude(
-        state__in=ENDED
+    now = database_now()
+    waiting = Operation.objects.filter(process=None, parked=False, updated_at__lt=now - _UNCLAIMED_AFTER)
+    found = list(
+        waiting.exclude(state__in=ENDED)
+        .order_by("updated_at")
+        .values_list("session_id", "id", "state")[:BATCH]
     )
-    for session_id, operation_id, state in waiting.order_by("updated_at").values_list(
-        "session_id", "id", "state"
-    )[:BATCH]:
+    _told.keep(operation_id for _, operation_id, _ in found)
+    workers = bool(found) and processes.are_alive("worker")
+    for session_id, operation_id, state in found:
         if state == "cancelling":
-            with ledger.session_txn(session_id, system("sweep")) as txn:
-                operations.end_cancelled_if_unheld(txn)
-        else:
+            _each("cancel", session_id, partial(_end_cancelled, session_id))
+        elif workers and _told.is_due(operation_id, now):
             participants.dispatcher().operation(operation_id)
+
+
+class _Told:
+    """When the next message about an unclaimed operation is due; of the process that sweeps, and lost with it."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, tuple[datetime, timedelta]] = {}
+
+    def keep(self, operation_ids: Iterable[str]) -> None:
+        """Forget every operation but these."""
+        self._next = {one: self._next[one] for one in operation_ids if one in self._next}
+
+    def is_due(self, operation_id: str, now: datetime) -> bool:
+        """Tell whether to send one now, and count it as sent."""
+        due, pause = self._next.get(operation_id, (now, _AGAIN_FIRST))
+        if due > now:
+            return False
+        self._next[operation_id] = now + pause, min(2 * pause, _AGAIN_LAST)
+        return True
+
+
+_told = _Told()
+
+
+def _end_cancelled(session_id: str) -> None:
+    with ledger.session_txn(session_id, system("sweep")) as txn:
+        operations.end_cancelled_if_unheld(txn)
 
 
 def expire_owners() -> None:
@@ -103,9 +145,13 @@ def expire_owners() -> None:
         Q(lease_grace_until__lte=now) | Q(lease_grace_until=None, lease_expires_at__lte=now)
     )
     for session_id in due.filter(archived_at=None).values_list("id", flat=True)[:BATCH]:
-        with ledger.session_txn(session_id, system("owner_gone")) as txn:
-            if leases.has_lapsed(txn.session):
-                attachments.expire_owner(txn)
+        _each("expire_owner", session_id, partial(_expire_owner, session_id))
+
+
+def _expire_owner(session_id: str) -> None:
+    with ledger.session_txn(session_id, system("owner_gone")) as txn:
+        if leases.has_lapsed(txn.session):
+            attachments.expire_owner(txn)
 
 
 def expire_requests() -> None:
@@ -139,9 +185,27 @@ def expire_blobs() -> None:
 
 
 def erase_transient() -> None:
-    """Erase transient sessions that have stopped (behaviour 4.2)."""
-    gone = Session.objects.filter(transient=True, archived_at__isnull=False)
-    Session.objects.filter(id__in=list(gone.values_list("id", flat=True)[:BATCH])).delete()
+    """Erase transient sessions that have stopped (behaviour 4.2), a bounded number of rows at a time."""
+    gone = Session.objects.filter(transient=True, archived_at__isnull=False).select_related(
+        "workspace_instance"
+    )
+    for session in gone[:_ERASED_AT_ONCE]:
+        if not any(_erase_some(model, session) for model in (SessionEvent, HistoryEntry, ToolCall)):
+            instance = session.workspace_instance
+            session.delete()
+            if instance is not None:
+                workspaces.discard(instance)
+                instance.delete()
+
+
+_ERASED_AT_ONCE = 4
+
+
+def _erase_some(model: type[SessionEvent | HistoryEntry | ToolCall], session: Session) -> bool:
+    """Erase rows of a session; returns whether there may be more."""
+    found = list(model.objects.filter(session=session).values_list("id", flat=True)[:PURGED_AT_ONCE])
+    model.objects.filter(id__in=found).delete()
+    return len(found) == PURGED_AT_ONCE
 
 
 def _next_lease_deadline() -> datetime | None:
@@ -153,6 +217,14 @@ def _next_lease_deadline() -> datetime | None:
         lease.values_list("lease_expires_at", flat=True).first(),
     ]
     return min((due for due in found if due is not None), default=None)
+
+
+def _each(step: str, session_id: str, action: Callable[[], None]) -> None:
+    """Do one row's part of a step: a session that cannot be changed just now does not stop those behind it."""
+    try:
+        action()
+    except Refusal as refusal:
+        log.warning("sweep.row_refused", step=step, session=session_id, code=refusal.code)
 
 
 def _guarded(step: Callable[[], object]) -> None:
@@ -174,4 +246,9 @@ _STEPS: tuple[Callable[[], object], ...] = (
     expire_owners,
     chain_audit,
 )
-_MAINTENANCE: tuple[Callable[[], object], ...] = (prune_receipts, prune_events, expire_blobs, erase_transient)
+_MAINTENANCE: tuple[Callable[[], object], ...] = (
+    prune_receipts,
+    prune_events,
+    expire_blobs,
+    erase_transient,
+)

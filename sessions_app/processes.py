@@ -61,6 +61,11 @@ def is_alive(process_id: str) -> bool:
     return Process.objects.filter(id=process_id, beat_at__gte=_oldest_living_beat()).exists()
 
 
+def are_alive(kind: str) -> bool:
+    """Tell whether any process of a kind beat within `process_expiry_ms` and takes new work."""
+    return Process.objects.filter(kind=kind, draining=False, beat_at__gte=_oldest_living_beat()).exists()
+
+
 def expired(limit: int = 16) -> list[str]:
     """Return the ids of processes that have not beaten for `process_expiry_ms`, oldest first."""
     rows = Process.objects.filter(beat_at__lt=_oldest_living_beat()).order_by("beat_at")
