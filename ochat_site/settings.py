@@ -96,13 +96,8 @@ def _file_storage() -> dict[str, Any]:
     storage = ENV.storage
     if isinstance(storage, env.FolderStorage):
         return {
-            "BACKEND": "django.core.files.storage.FileSystemStorage",
-            "OPTIONS": {
-                "location": storage.path,
-                "base_url": None,
-                "file_permissions_mode": 0o600,
-                "directory_permissions_mode": 0o700,
-            },
+            "BACKEND": "sessions_app.storage.DurableFileStorage",
+            "OPTIONS": {"location": storage.path, "base_url": None},
         }
     return {
         "BACKEND": "storages.backends.s3.S3Storage",
