@@ -48,8 +48,6 @@ MAX_LIVE_MESSAGE_BYTES = MIB
 PROCESSES = "processes"
 """The group of every process, for signals."""
 
-CANCEL = "cancel"
-"""The signal that an operation is to be cancelled; its subject is the operation id."""
 
 Message = dict[str, Any]
 
@@ -383,13 +381,6 @@ def publish_live(session_id: str, batch: Sequence[bytes]) -> None:
     """Send encoded live events of one session, in order, from any thread. Returns at once; never fails."""
     if _started is not None:
         _started.publish_live(session_id, batch)
-
-
-def signal_cancel(operation_id: str) -> None:
-    """Tell, from any thread, whoever runs this operation that its cancelling was committed. Returns at once
-    and never fails.
-    """
-    signal(CANCEL, operation_id)
 
 
 def signal(name: str, subject: str) -> None:

@@ -212,8 +212,16 @@ def _page(session: Session, cursor: CursorMaker | None, place: Place, limit: int
         next_cursor=cursor(Place(last, "after", place.effective)) if cursor and not reached_end else UNSET,
         reached_start=reached_start,
         reached_end=reached_end,
-        structurally_complete=reached_start and reached_end,
+        structurally_complete=reached_start and reached_end and not _has_open_calls(session),
     )
+
+
+def _has_open_calls(session: Session) -> bool:
+    """Tell whether a call of the history waits for its output: then it is no context for a model yet (behaviour 12.3)."""
+    operation = session.active_operation
+    if operation is None or not operation.calls_made:
+        return False
+    return ToolCall.objects.filter(operation=operation, committed=False).exists()
 
 
 def _around(place: Place) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from sessions_app import limits, rows
 from sessions_app.errors import ResourceLimit
 from sessions_app.history import NewEntry
-from sessions_app.models import DeferredEntry, HistoryEntry
+from sessions_app.models import DeferredEntry, HistoryEntry, Session
 from sessions_app.summaries import entry_record
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ def defer(
     session.deferred_bytes += entry.size
     txn.emit("history.message_deferred", entry_record(row))
     return row
+
+
+def next_principal(session: Session) -> str:
+    """Return who sent the newest entry that waits for a safe point; empty without one, or where nobody stands behind it."""
+    waiting = DeferredEntry.objects.filter(session=session, adopt=SAFE_POINT).order_by("-number")
+    return waiting.values_list("principal_id", flat=True).first() or ""
 
 
 def take_deferred(txn: Txn) -> list[NewEntry]:

@@ -13,9 +13,9 @@ import msgspec
 
 from sessions_app import blobs, history, ledger, limits
 from sessions_app.chatmd.lexer import ChatMDError
-from sessions_app.chatmd.message import user_item
+from sessions_app.chatmd.message import HelperRefused, user_item
 from sessions_app.commands import entries, operations
-from sessions_app.errors import InvalidRequest, InvalidState
+from sessions_app.errors import InvalidRequest, InvalidState, PermissionDenied
 from sessions_app.ids import history_id
 from sessions_app.records import MessageContent, MessageDisposition, Session
 from sessions_app.summaries import session_record
@@ -110,7 +110,7 @@ def check_accepts(session: models.Session, content: MessageContent) -> None:
         raise InvalidRequest("the text of a message must not be blank")
     if session.halted:
         raise InvalidState("the session is halted")
-    if session.observed == "failed":
+    if session.observed == "failed" or session.failure is not None:
         raise InvalidState("the session has failed")
     if session.desired == "stopped" or session.observed in ("queued_for_slot", "starting"):
         raise InvalidState("the session is not running", retryable=True)
@@ -122,6 +122,9 @@ def _admit(content: MessageContent) -> NewEntry:
         return history.user_message(content.text)
     try:
         return history.entry_of(bytes(user_item(content.text).payload))
+    except HelperRefused as refused:
+        # A helper is a call before the gate (behaviour 17.3), and the gate has no tool to run it with.
+        raise PermissionDenied(str(refused)) from None
     except ChatMDError as error:
         raise InvalidState(f"the message is not valid ChatMD: {error}") from None
 

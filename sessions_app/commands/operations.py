@@ -428,10 +428,11 @@ def _follow_up(txn: Txn) -> None:
     if session.observed != "idle" or session.halted or not session.deferred_count:
         return
     txn.next_revision()
+    sender = entries.next_principal(session)
     waiting = entries.take_deferred(txn)
     if waiting:
         entries.append_and_tell(txn, waiting)
-        begin_turn(txn, "user_submit", origin="ochat")
+        begin_turn(txn, "user_submit", origin="ochat", principal_id=sender)
 
 
 def interrupt(session_id: str, operation_id: str, process_id: str, reason: str) -> None:

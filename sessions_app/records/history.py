@@ -121,7 +121,7 @@ HistoryWindowRequest = (
 
 
 class HistoryWindow(Struct, frozen=True, kw_only=True):
-    """A run of entries; `structurally_complete` exactly when it reaches both ends. In an event it has no
+    """A run of entries; `structurally_complete` only when it reaches both ends. In an event it has no
     cursors.
     """
 

