@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from pytest_django.plugin import DjangoDbBlocker
 
-pytest_plugins = ["tests.support.not_run", "tests.support.worlds"]
+pytest_plugins = ["tests.support.not_run", "tests.support.worlds", "tests.support.sites"]
 
 DATA_DIR = Path(tempfile.mkdtemp(prefix="ochat-"))
 

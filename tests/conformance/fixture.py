@@ -6,6 +6,7 @@ serve it (`sites`).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,6 +15,8 @@ from typing import get_args
 
 from sessions_app import catalog
 from sessions_app.records import Scope
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "prompts"
 
 ALL: Sequence[Scope] = get_args(Scope)
 
@@ -85,6 +88,8 @@ PROFILES: Mapping[str, str] = {
 """Permission profiles by name; each but the first has a prompt of the same name with one tool."""
 
 SMOKE = "smoke"
+CODING = "coding"
+"""The example of that name, as it is shipped."""
 BROKEN = "broken"
 """A prompt that cannot be used: it names a tool that no server has."""
 EDITABLE = "editable"
@@ -106,7 +111,9 @@ def catalog_text(folder: Path, settings: Mapping[str, int] = SETTINGS) -> str:
         ]
     for name, profile in PROFILES.items():
         parts += ["[[permission_profiles]]", f'id = "{name}"', profile]
-    prompts = {name: "unattended" for name in (SMOKE, BROKEN, EDITABLE)} | {name: name for name in PROFILES}
+    prompts = {name: "unattended" for name in (SMOKE, CODING, BROKEN, EDITABLE)} | {
+        name: name for name in PROFILES
+    }
     for name, profile in prompts.items():
         parts += [
             "[[prompts]]",
@@ -122,7 +129,7 @@ def write(data_dir: Path, settings: Mapping[str, int] = SETTINGS) -> None:
     """Write catalog, prompts and workspaces into a data folder."""
     for name in (PHYSICAL, ELSEWHERE):
         (data_dir / name).mkdir(parents=True, exist_ok=True)
-    (data_dir / "prompts").mkdir(exist_ok=True)
+    shutil.copytree(EXAMPLES, data_dir / "prompts", dirs_exist_ok=True)
     write_prompt(data_dir, SMOKE, "Be brief.")
     write_prompt(data_dir, EDITABLE, "Say A.")
     write_prompt(data_dir, BROKEN, "Be brief.", '<tool name="teleport"/>\n')

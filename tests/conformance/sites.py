@@ -1,7 +1,7 @@
 """Where the scenarios are run: a server as a client finds it, whatever carries the frames.
 
-Owns: what a scenario may ask of its server (`Site`), and real processes behind a WebSocket (`SocketSite`). Does not own: the
-site in this process (`local`), what a server is configured with (`fixture`), or the scenarios.
+Owns: what a test may ask of any server (`Door`), what a scenario may ask of its own (`Site`), and real processes behind a
+WebSocket. Does not own: the site in this process (`local`), what a server is configured with (`fixture`), or the scenarios.
 
 A transport is added by a site whose `open` reaches the server by it.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import websockets
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
 from ochat_client import Client, ConnectionRefused
 from ochat_client.transports import MAX_FRAME_BYTES, Transport
@@ -33,7 +33,7 @@ from sessions_app.models import Attachment
 from sessions_app.receipts import Call
 from tests.conformance.checked import Checked
 from tests.conformance.fixture import ADMIN, ALL, Person
-from tests.conformance.peers import Hold, Peer
+from tests.conformance.peers import WAIT_SECONDS, Hold, Peer
 from tests.support import databases
 from tests.support.model_servers import ModelServer
 from tests.support.processes import Installation, Process
@@ -55,12 +55,10 @@ def bearer(person: Person) -> tuple[bytes, bytes]:
     return b"authorization", b"Bearer " + person.token.encode()
 
 
-class Site(ABC):
-    """A server with fixture F0, and the model that its turns ask."""
+class Door(ABC):
+    """A server as its clients find it."""
 
-    def __init__(self, data_dir: Path, model: ModelServer) -> None:
-        self.data_dir = data_dir
-        self.model = model
+    def __init__(self) -> None:
         self.problems: list[str] = []
         """What the server sent and must not send: empty, or the scenario has failed."""
         self._peers: list[Peer] = []
@@ -75,14 +73,6 @@ class Site(ABC):
     @abstractmethod
     async def handshake(self, headers: Headers, query: str = "") -> int:
         """Connect with these headers, hang up, and return the status of the handshake: 101 or why not."""
-
-    @abstractmethod
-    async def reload(self) -> None:
-        """Let the server read its catalog and every prompt again, as SIGHUP does."""
-
-    @abstractmethod
-    async def restart(self) -> None:
-        """Stop the server in order and start it again; every connection ends."""
 
     async def wire(
         self, person: Person = ADMIN, *, headers: Headers | None = None, narrow: bool = False
@@ -107,13 +97,33 @@ class Site(ABC):
     async def answer(
         self, hold: Hold, permission: Permission, choice: PermissionChoice, reason: str = ""
     ) -> Resolved:
-        """Answer a request through an attachment: by the domain's command, until the protocol's method is there."""
+        """Answer a request through an attachment: by the domain's command, until the protocol's method is there.
+
+        The default database of this process must be the server's.
+        """
         return await in_db(_respond, hold.attachment_id, permission, choice, reason)
 
     async def close(self) -> None:
         """Let every client go."""
         for peer in self._peers:
             await peer.close()
+
+
+class Site(Door):
+    """A server with fixture F0, and the model that its turns ask."""
+
+    def __init__(self, data_dir: Path, model: ModelServer) -> None:
+        super().__init__()
+        self.data_dir = data_dir
+        self.model = model
+
+    @abstractmethod
+    async def reload(self) -> None:
+        """Let the server read its catalog and every prompt again, as SIGHUP does."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """Stop the server in order and start it again; every connection ends."""
 
 
 def _respond(attachment_id: str, permission: Permission, choice: PermissionChoice, reason: str) -> Resolved:
@@ -176,25 +186,23 @@ class Processes:
             process.kill()
 
 
-class SocketSite(Site):
-    """Real processes behind a WebSocket; shared by the scenarios of a run, so each must leave them running."""
+class SocketDoor(Door):
+    """A server on a port of this machine, reached by WebSocket."""
 
-    def __init__(self, processes: Processes, model: ModelServer) -> None:
-        super().__init__(processes.installation.data_dir, model)
-        self.processes = processes
-        self.uri = f"ws://127.0.0.1:{processes.installation.port}"
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
 
-    async def open(self, headers: Headers, *, narrow: bool = False) -> Transport:
+    async def open(self, headers: Headers, *, narrow: bool = False) -> SocketTransport:
         """Open a WebSocket."""
         client = socket.socket()
-        client.setblocking(False)
-        if narrow:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, ("127.0.0.1", self.processes.installation.port))
         try:
+            client.setblocking(False)
+            if narrow:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
             connection = await connect(
-                f"{self.uri}{WEBSOCKET_PATH}",
+                f"ws://127.0.0.1:{self.port}{WEBSOCKET_PATH}",
                 sock=client,
                 additional_headers=[(name.decode(), value.decode()) for name, value in headers],
                 max_size=MAX_FRAME_BYTES,
@@ -204,29 +212,60 @@ class SocketSite(Site):
             )
         except websockets.InvalidStatus as refused:
             raise ConnectionRefused(f"HTTP {refused.response.status_code}", final=True) from None
-        return WebSocket(connection)
+        except (OSError, TimeoutError, EOFError, websockets.InvalidHandshake) as failure:
+            client.close()
+            raise ConnectionRefused(f"nobody answers: {failure}", final=False) from None
+        return SocketTransport(connection)
 
     async def handshake(self, headers: Headers, query: str = "") -> int:
         """Send a handshake as it stands."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.processes.installation.port)
-        key = base64.b64encode(os.urandom(16))
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         lines = [
             f"GET {WEBSOCKET_PATH}{'?' if query else ''}{query} HTTP/1.1".encode(),
-            f"host: 127.0.0.1:{self.processes.installation.port}".encode(),
+            f"host: 127.0.0.1:{self.port}".encode(),
             b"upgrade: websocket",
             b"connection: Upgrade",
             b"sec-websocket-version: 13",
-            b"sec-websocket-key: " + key,
+            b"sec-websocket-key: " + base64.b64encode(os.urandom(16)),
             *(name + b": " + value for name, value in headers),
         ]
         writer.write(b"\r\n".join([*lines, b"", b""]))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WAIT_SECONDS):
                 return int((await reader.readline()).split()[1])
         finally:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
+
+
+class SocketTransport(WebSocket):
+    """A WebSocket that can also break off."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        super().__init__(connection)
+        self._socket = connection
+
+    def drop(self) -> None:
+        """Break off without a word, as when a machine loses its network."""
+        self._socket.transport.abort()
+
+
+class SocketSite(Site):
+    """Real processes behind a WebSocket; shared by the scenarios of a run, so each must leave them running."""
+
+    def __init__(self, processes: Processes, model: ModelServer) -> None:
+        super().__init__(processes.installation.data_dir, model)
+        self.processes = processes
+        self._door = SocketDoor(processes.installation.port)
+
+    async def open(self, headers: Headers, *, narrow: bool = False) -> Transport:
+        """Open a WebSocket."""
+        return await self._door.open(headers, narrow=narrow)
+
+    async def handshake(self, headers: Headers, query: str = "") -> int:
+        """Send a handshake as it stands."""
+        return await self._door.handshake(headers, query)
 
     async def reload(self) -> None:
         """Send SIGHUP to the web process."""

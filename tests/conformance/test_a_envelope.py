@@ -104,7 +104,7 @@ async def test_a24(site: Site) -> None:
     assert (await peer.call("server.health"))["status"] in ("healthy", "degraded")
     prompts = (await peer.call("prompt.list", limit=100))["items"]
     assert {prompt["name"]: prompt["availability"] for prompt in prompts} == {
-        **dict.fromkeys([fixture.SMOKE, fixture.EDITABLE, *fixture.PROFILES], "available"),
+        **dict.fromkeys([fixture.SMOKE, fixture.CODING, fixture.EDITABLE, *fixture.PROFILES], "available"),
         fixture.BROKEN: "unavailable",
     }
     assert prompts == sorted(prompts, key=lambda prompt: prompt["id"])

@@ -1,4 +1,4 @@
-"""The sites of the suite, as fixtures: `site` is each in turn, `socket_site` only the one with real processes."""
+"""The sites of the suite, as fixtures of every folder of tests: `site` is each in turn, `socket_site` real processes."""
 
 from __future__ import annotations
 
