@@ -38,6 +38,19 @@ class Gates:
         async with asyncio.timeout(30):
             await self._reached.setdefault(name, asyncio.Event()).wait()
 
+    def is_reached(self, name: str) -> bool:
+        """Tell whether something waits at the gate or went through it."""
+        return name in self._reached and self._reached[name].is_set()
+
+    def is_open(self, name: str) -> bool:
+        """Tell whether the gate is open."""
+        return name in self._opened and self._opened[name].is_set()
+
+    def shut(self) -> None:
+        """Shut every gate, and forget who reached it; nothing may wait at one."""
+        self._reached.clear()
+        self._opened.clear()
+
     def open(self, *names: str) -> None:
         """Let everything through that waits at the gates or comes later."""
         for name in names:
@@ -108,6 +121,10 @@ class ScriptedModel:
     def will(self, *steps: Step) -> None:
         """Answer one more request by these steps."""
         self._scripts.append(steps)
+
+    def forget(self) -> None:
+        """Answer no further request by a script."""
+        self._scripts.clear()
 
     def heard(self, request: int = -1) -> list[str]:
         """Return the items of a request, each in a few words."""

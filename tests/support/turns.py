@@ -139,13 +139,17 @@ class Turns:
 
     async def pending(self, client: Client, count: int = 1) -> list[str]:
         """Wait until so many requests are open; return the ids, oldest first."""
+        found = self._pending(client)
+        return await self.until(lambda: ids if len(ids := found()) == count else [], f"{count} open requests")
 
-        def ids() -> list[str]:
-            rows = PermissionRequest.objects.filter(session_id=client.session_id, state="pending")
-            found = list(rows.order_by("created_at", "tool_call_id").values_list("id", flat=True))
-            return found if len(found) == count else []
+    async def pending_now(self, client: Client) -> list[str]:
+        """Return the ids of the requests that are open now, oldest first."""
+        return await in_db(self._pending(client))
 
-        return await self.until(ids, f"{count} open requests")
+    def _pending(self, client: Client) -> Callable[[], list[str]]:
+        rows = PermissionRequest.objects.filter(session_id=client.session_id, state="pending")
+        ordered = rows.order_by("created_at", "tool_call_id").values_list("id", flat=True)
+        return lambda: list(ordered.all())
 
     async def answer(
         self, client: Client, permission_id: str, choice: PermissionChoice = "approve_once"
