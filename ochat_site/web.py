@@ -26,12 +26,11 @@ from ochat_site.rpc.feed import FeedHub
 from ochat_site.rpc.outbox import Closing, Socket
 from ochat_site.transports.websocket import Scope, WebSocketEndpoint
 from permissions_app import audit_batch, authentication, watch
-from sessions_app import catalog, clock, db, ids, ledger, limits, models, processes, store
+from sessions_app import catalog, db, ids, ledger, limits, processes, store
 from sessions_app.broadcast import Broadcast
-from sessions_app.commands import attachments
+from sessions_app.commands import attachments, connections
 from sessions_app.commands.operations import SERVER_SHUTDOWN
 from sessions_app.db import in_db
-from sessions_app.encoding import encode
 from sessions_app.errors import Unauthenticated
 
 if TYPE_CHECKING:
@@ -63,8 +62,6 @@ class Web:
         self._audit = audit_batch.AuditBatch()
         self._follower = configuration.follower()
         self._connections = Connections()
-        self._entered: set[str] = set()
-        """The connections that have a row."""
         self._tasks: set[asyncio.Task[object]] = set()
         self._hub = FeedHub(_Log(), self._broadcast)
         self._broadcast.on_wake(self._hub.wake)
@@ -74,18 +71,18 @@ class Web:
             self._broadcast,
             on_lost=self._taken_for_dead,
             follow=self._follow_catalog,
-            watches=[self._watch_credentials, self._watch_shares],
+            watches=[self._watch_credentials, self._watch_attachments],
         )
         self._loops: list[asyncio.Task[None]] = []
         self._server = Server(
             id="",
             version=VERSION,
-            transports=("http", "websocket"),
+            transports=("websocket",),
             health=Health(self._broadcast, self._audit).check,
         )
         self._dispatcher = Dispatcher(self._server, self._audit)
         self._services = ConnectionServices(
-            handle=self._handle, hub=self._hub, dialect=Notifications(), on_close=self._forget
+            handle=self._dispatcher.handle, hub=self._hub, dialect=Notifications(), on_close=self._forget
         )
         self.application = Router(
             cast("Application", get_asgi_application()),
@@ -149,17 +146,9 @@ class Web:
         self._spawn(self._connections.hold(connection))
         return connection
 
-    async def _handle(self, connection: Connection, frame: bytes) -> bytes | None:
-        """Answer one frame; the first one enters the connection into the store, so that a silent socket costs no row."""
-        if connection.connection_id not in self._entered:
-            await in_db(_enter, connection.connection_id, connection.identity)
-            self._entered.add(connection.connection_id)
-        return await self._dispatcher.handle(connection, frame)
-
     async def _forget(self, connection: Connection) -> None:
-        if connection.connection_id in self._entered:
-            self._entered.discard(connection.connection_id)
-            await in_db(_leave, connection.connection_id)
+        if connection.initialized:
+            await in_db(connections.leave, connection.connection_id)
 
     # Watches
 
@@ -174,16 +163,24 @@ class Web:
             if connection.identity.credential in ended:
                 connection.close(Closing.CREDENTIAL_ENDED)
 
-    async def _watch_shares(self) -> None:
-        """Drop the attachments whose share was withdrawn (behaviour 2.6)."""
-        resting = {
+    async def _watch_attachments(self) -> None:
+        """Drop the attachments that are gone from the store, and those whose share was withdrawn (behaviour 2.6, 5.3)."""
+        held = {
             attachment_id: (connection, attachment.session_id)
             for connection in self._connections
-            if "configuration.admin" not in connection.identity.principal.scopes
             for attachment_id, attachment in connection.attachments.items()
         }
-        for attachment_id in await in_db(watch.withdrawn, list(resting)) if resting else ():
-            connection, session_id = resting[attachment_id]
+        if not held:
+            return
+        shared = [
+            attachment_id
+            for attachment_id, (connection, _) in held.items()
+            if "configuration.admin" not in connection.identity.principal.scopes
+        ]
+        gone = await in_db(attachments.gone, list(held))
+        withdrawn = await in_db(watch.withdrawn, shared) if shared else set()
+        for attachment_id in gone | withdrawn:
+            connection, session_id = held[attachment_id]
             connection.close_attachment(attachment_id)
             await in_db(attachments.disconnect, [(session_id, attachment_id)])
 
@@ -197,22 +194,3 @@ class Web:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _enter(connection_id: str, identity: Identity) -> None:
-    now = clock.now()
-    models.Connection.objects.create(
-        id=connection_id,
-        process_id=processes.current_id(),
-        transport="websocket",
-        principal=encode(identity.principal),
-        initialized=False,
-        created_at=now,
-        last_active_at=now,
-    )
-
-
-def _leave(connection_id: str) -> None:
-    held = models.Attachment.objects.filter(connection_id=connection_id).values_list("session_id", "id")
-    attachments.disconnect(list(held))
-    models.Connection.objects.filter(id=connection_id).delete()

@@ -82,6 +82,8 @@ class ConnectionServices:
     dialect: Dialect
     on_close: Callable[[Connection], Awaitable[None]]
     """Detaches everything a connection holds in the store; called once, behind its last call."""
+    transport: str = "websocket"
+    """What carries them."""
 
 
 class Connection:
@@ -112,6 +114,11 @@ class Connection:
         self._closed = asyncio.Event()
 
     # For handlers
+
+    @property
+    def transport(self) -> str:
+        """What carries it."""
+        return self._services.transport
 
     def open_attachment(
         self, attachment_id: str, session_id: str, mode: AttachmentMode, *, view: View, after: int

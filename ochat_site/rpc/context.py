@@ -45,6 +45,11 @@ class Client(Protocol):
         ...
 
     @property
+    def transport(self) -> str:
+        """What carries it: `websocket`."""
+        ...
+
+    @property
     def identity(self) -> Identity:
         """Who is connected, with the scopes of now."""
         ...

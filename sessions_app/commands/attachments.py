@@ -21,7 +21,7 @@ from sessions_app.records import AttachmentMode, StopMode
 from sessions_app.summaries import attachment_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from sessions_app.ledger import Txn
     from sessions_app.models import Session
@@ -83,6 +83,12 @@ def disconnect(attachments: Iterable[tuple[str, str]]) -> None:
             left.append(refusal)
     if left:
         raise left[0]
+
+
+def gone(attachment_ids: Collection[str]) -> set[str]:
+    """Return those of the ids that no attachment has any more, in one query: evicted owners, deleted sessions."""
+    there = Attachment.objects.filter(id__in=attachment_ids).values_list("id", flat=True)
+    return set(attachment_ids) - set(there)
 
 
 def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = None) -> Attaching:

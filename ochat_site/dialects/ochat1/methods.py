@@ -81,7 +81,7 @@ def _command(
 
 
 ROWS: Sequence[Method] = (
-    _plain("protocol.initialize", server.protocol_initialize, runs="loop", opens=True),
+    _plain("protocol.initialize", server.protocol_initialize, runs="thread", opens=True),
     _plain("protocol.ping", server.protocol_ping, runs="loop"),
     _plain("server.info", server.server_info, runs="loop"),
     _plain("server.health", server.server_health, runs="thread"),

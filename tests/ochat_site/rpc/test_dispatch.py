@@ -235,6 +235,7 @@ async def test_nothing_goes_before_initialize(row: Method) -> None:
     assert desk.audit.said() == [("protocol.command.denied", row.name, "incompatible_protocol")]
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_initialize_opens_the_connection() -> None:
     desk = Desk(without())
     answer = await desk.ask(VALID["protocol.initialize"])
@@ -248,6 +249,7 @@ async def test_initialize_opens_the_connection() -> None:
     assert "result" in await desk.ask(VALID["protocol.ping"])
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_a_failed_initialize_leaves_the_connection_as_it_is() -> None:
     desk = Desk(without())
     bad = next(example for example in MALFORMED if "too-new" in example.file).text
@@ -259,6 +261,7 @@ async def test_a_failed_initialize_leaves_the_connection_as_it_is() -> None:
     assert desk.client.initialized
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_versions_are_negotiated_before_draining_counts() -> None:
     """Behaviour 1.2."""
     desk = Desk(without())
@@ -295,6 +298,7 @@ async def test_a_fault_of_ours_keeps_its_details(error: Exception) -> None:
     assert "result" in await desk.ask(VALID["server.info"])
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_what_a_failed_handler_asked_for_is_not_done() -> None:
     def fail(context: Context, _params: Any) -> Any:
         context.afterwards(lambda: setattr(context.client, "initialized", True))

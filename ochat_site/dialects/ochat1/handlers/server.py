@@ -19,6 +19,7 @@ from ochat_site.dialects.ochat1.types import (
 )
 from sessions_app import clock, limits
 from sessions_app.clock import wire_time
+from sessions_app.commands import connections
 from sessions_app.errors import ServerShuttingDown
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def protocol_initialize(context: Context, params: InitializeParams) -> Initializ
     server, settings, client = context.server, limits.server(), context.client
     if server.draining:
         raise ServerShuttingDown("the server is shutting down")
+
+    connections.enter(
+        client.connection_id, client.transport, context.identity.principal, params.max_inbound_event_bytes
+    )
 
     def open_connection() -> None:
         client.initialized = True
