@@ -6,8 +6,8 @@ what a lost message spoke of.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -16,19 +16,60 @@ from jobs_app import tasks
 log = structlog.get_logger(__name__)
 
 
-class CeleryDispatcher:
-    """Publishes from a thread of its own, so that a reply never waits for the broker."""
+def publish_turn(operation_id: str) -> None:
+    """Publish that an operation waits to be claimed. Raises whatever the broker's client raises."""
+    tasks.turn.apply_async((operation_id,), retry=False)
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
+
+class CeleryDispatcher:
+    """Publishes from a thread of its own, so that a reply never waits for the broker.
+
+    An operation that waits to be published waits once, however often it is asked for. A daemon thread: a broker that is away
+    does not hold up the end of a process, and what was not published is found by the sweep of another.
+    """
+
+    def __init__(self, publish: Callable[[str], None] = publish_turn) -> None:
+        """The thread starts with the first operation."""
+        self._publish = publish
+        self._waiting: dict[str, None] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait to be published."""
+        return len(self._waiting)
 
     def operation(self, operation_id: str) -> None:
         """Say that an operation waits to be claimed."""
-        self._thread.submit(_publish_turn, operation_id)
+        with self._changed:
+            self._waiting[operation_id] = None
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
+                self._thread.start()
 
-    def close(self) -> None:
-        """Publish what was asked for and stop."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+    def _run(self) -> None:
+        while True:
+            operation_id = self._next()
+            try:
+                self._publish(operation_id)
+            except Exception as error:  # noqa: BLE001 - the boundary to a broker: any failure of it only delays
+                log.warning("dispatch.failed", operation=operation_id, error=type(error).__name__)
+                self._give_up()
+
+    def _next(self) -> str:
+        with self._changed:
+            while not self._waiting:
+                self._changed.wait()
+            operation_id = next(iter(self._waiting))
+            del self._waiting[operation_id]
+            return operation_id
+
+    def _give_up(self) -> None:
+        """Forget what waits: it would fail alike, each after its own time-out, while the sweep asks for all of it again."""
+        with self._changed:
+            self._waiting.clear()
 
 
 class LocalDispatcher:
@@ -41,10 +82,3 @@ class LocalDispatcher:
     def operation(self, operation_id: str) -> None:
         """Run an operation here."""
         self._submit(operation_id)
-
-
-def _publish_turn(operation_id: str) -> None:
-    try:
-        tasks.turn.apply_async((operation_id,), retry=False)
-    except Exception as error:  # noqa: BLE001 - the boundary to a broker: any failure of it only delays
-        log.warning("dispatch.failed", operation=operation_id, error=type(error).__name__)

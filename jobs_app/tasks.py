@@ -12,9 +12,12 @@ from celery import shared_task
 _run_turn: list[Callable[[str], None]] = []
 
 
-def on_turn(handler: Callable[[str], None]) -> None:
-    """Give what a worker process does with the id of an operation; called from the consumer's thread, must return at once."""
-    _run_turn[:] = [handler]
+def on_turn(handler: Callable[[str], None] | None) -> None:
+    """Give what a worker process does with the id of an operation; called from the consumer's thread, must return at once.
+
+    None: nothing, as in a process that runs no turns.
+    """
+    _run_turn[:] = [] if handler is None else [handler]
 
 
 @shared_task(name="ochat.turn", ignore_result=True)
