@@ -31,7 +31,7 @@ class Checked:
     """A transport under watch; see `ochat_client.transports.Transport`."""
 
     def __init__(self, inner: Transport, problems: list[str]) -> None:
-        self._inner = inner
+        self.transport = inner
         self._problems = problems
         self._asked: dict[str, str] = {}
         self._stream = _Stream()
@@ -41,11 +41,11 @@ class Checked:
     async def send(self, frame: bytes) -> None:
         """Send a frame, and remember the method of a call."""
         self._note(frame)
-        await self._inner.send(frame)
+        await self.transport.send(frame)
 
     async def receive(self) -> bytes:
         """Return the next frame. Raises BrokenLaw for one that may not be sent."""
-        frame = await self._inner.receive()
+        frame = await self.transport.receive()
         try:
             self._take(frame)
         except BrokenLaw as broken:
@@ -55,7 +55,7 @@ class Checked:
 
     async def close(self) -> None:
         """End the connection."""
-        await self._inner.close()
+        await self.transport.close()
 
     def _note(self, frame: bytes) -> None:
         try:
