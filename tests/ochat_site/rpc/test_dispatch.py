@@ -43,6 +43,7 @@ class Stranger:
 
     identity: Identity = field(default_factory=lambda: identity(scopes=()))
     connection_id: str = "con_stranger"
+    transport: str = "websocket"
     initialized: bool = False
     max_event_bytes: int | None = None
 
