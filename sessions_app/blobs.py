@@ -39,9 +39,11 @@ class Staged:
 def stage(inputs: Sequence[BlobInput]) -> list[Staged]:
     """Read the content of a message's attachments and put inline data into the storage; holds no lock.
 
-    Raises InvalidRequest when inline data is not what its digest says, ResourceLimit above 16 MiB, BlobUnavailable for a
-    stored blob that is missing or expired.
+    Raises InvalidRequest when inline data is not what its digest says, ResourceLimit above 16 MiB for one or for all together,
+    BlobUnavailable for a stored blob that is missing or expired.
     """
+    if sum(given.byte_length for given in inputs) > limits.MAX_BLOB_BYTES:
+        raise ResourceLimit("the attachments of a message are at most 16 MiB together", retryable=False)
     return [
         Staged(given, _inline(given) if isinstance(given, BlobInputInlineBase64) else _stored(given))
         for given in inputs
@@ -70,10 +72,11 @@ def adopt(txn: Txn, staged: Sequence[Staged], room: int) -> list[Part]:
 
 
 def save(content: bytes) -> str:
-    """Put content into the storage, unless it is there, and return its hex SHA-256."""
+    """Put content into the storage, unless it is there whole, and return its hex SHA-256."""
     digest = sha256(content).hexdigest()
-    if not default_storage.exists(_name(digest)):
-        default_storage.save(_name(digest), ContentFile(content))
+    name = _name(digest)
+    if not default_storage.exists(name) or default_storage.size(name) != len(content):
+        default_storage.save(name, ContentFile(content))
     return digest
 
 
@@ -107,6 +110,8 @@ def _stored(given: BlobInputStored) -> bytes:
     row = Blob.objects.filter(id=given.blob_id).first()
     if row is None or (row.expires_at is not None and row.expires_at <= clock.now()):
         raise BlobUnavailable("no such blob")
+    if row.byte_length != given.byte_length:
+        raise InvalidRequest("the blob is not what the message says")
     return read(row.sha256)
 
 

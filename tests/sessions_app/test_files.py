@@ -1,0 +1,44 @@
+"""Files are whole or not there."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.files.base import ContentFile, File
+
+from sessions_app.files import DurableFolder
+
+
+class _Breaking(ContentFile[bytes]):
+    """Content that ends in the middle, as a full disk or a killed process ends it."""
+
+    def chunks(self, chunk_size: int | None = None) -> Iterator[bytes]:
+        yield b"half"
+        raise OSError(28, os.strerror(28))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DurableFolder:
+    return DurableFolder(location=tmp_path, file_permissions_mode=0o600, directory_permissions_mode=0o700)
+
+
+def test_a_saved_file_is_there_and_private(folder: DurableFolder, tmp_path: Path) -> None:
+    assert folder.save("blobs/ab/abc", ContentFile(b"content")) == "blobs/ab/abc"
+    saved = tmp_path / "blobs/ab/abc"
+    assert saved.read_bytes() == b"content"
+    assert (saved.stat().st_mode & 0o077, saved.parent.stat().st_mode & 0o077) == (0, 0)
+
+
+def test_what_breaks_in_the_middle_leaves_nothing(folder: DurableFolder, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="space"):
+        folder.save("blobs/ab/abc", _Breaking(b""))
+    assert list((tmp_path / "blobs/ab").iterdir()) == []
+
+
+def test_a_damaged_file_is_replaced(folder: DurableFolder, tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs/abc").write_bytes(b"half")
+    content: File[bytes] = ContentFile(b"content")
+    assert folder.save("blobs/abc", content) == "blobs/abc"
+    assert (tmp_path / "blobs/abc").read_bytes() == b"content"
