@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
+from typing import Any
 
 import structlog
-from django.db.models import F, OuterRef, Q, Subquery
+from django.db.models import F, Q, QuerySet
 
 from jobs_app import recovery
 from permissions_app import audit, requests
@@ -45,8 +47,14 @@ _UNCLAIMED_AFTER = timedelta(milliseconds=300)
 _AGAIN_FIRST, _AGAIN_LAST = timedelta(seconds=1), timedelta(seconds=30)
 """The pauses between two messages about one row: doubled each time, so that a long absence of workers fills no broker."""
 
+_LOOKED_AT = 1024
+"""How many unclaimed turns one pass knows of: those that nobody takes must not hide the ones behind them."""
+
 PURGED_AT_ONCE = 2000
-"""Rows that maintenance removes in one statement."""
+"""Rows that maintenance removes in one statement: the store's lock is held for milliseconds."""
+
+_PURGES = 50
+"""Statements of one step of maintenance at most: a minute's rows of a busy installation, several times over."""
 
 
 def take_lease() -> bool:
@@ -100,15 +108,16 @@ def dispatch_unclaimed() -> None:
     found = list(
         waiting.exclude(state__in=ENDED)
         .order_by("updated_at")
-        .values_list("session_id", "id", "state")[:BATCH]
+        .values_list("session_id", "id", "state")[:_LOOKED_AT]
     )
     _told.keep(operation_id for _, operation_id, _ in found)
-    workers = bool(found) and processes.are_alive("worker")
-    for session_id, operation_id, state in found:
-        if state == "cancelling":
-            _each("cancel", session_id, partial(_end_cancelled, session_id))
-        elif workers and _told.is_due(operation_id, now):
-            participants.dispatcher().operation(operation_id)
+    for session_id in [session_id for session_id, _, state in found if state == "cancelling"][:BATCH]:
+        _each("cancel", session_id, partial(_end_cancelled, session_id))
+    if not found or not processes.are_alive("worker"):
+        return
+    lost = (operation_id for _, operation_id, state in found if state != "cancelling")
+    for operation_id in islice((one for one in lost if _told.is_due(one, now)), BATCH):
+        participants.dispatcher().operation(operation_id)
 
 
 class _Told:
@@ -167,45 +176,46 @@ def chain_audit() -> None:
 
 def prune_receipts() -> None:
     """Remove standard receipts past their expiry; protected ones have none (behaviour 11.5)."""
-    expired = Receipt.objects.filter(expires_at__lt=database_now()).exclude(state="pending")
-    Receipt.objects.filter(id__in=list(expired.values_list("id", flat=True)[:PURGED_AT_ONCE])).delete()
+    _purge(Receipt.objects.filter(expires_at__lt=database_now()))
 
 
 def prune_events() -> None:
     """Remove events that no replay may use any more (behaviour 8.4)."""
-    floor = Session.objects.filter(id=OuterRef("session_id")).values("oldest_sequence")[:1]
-    old = SessionEvent.objects.filter(session__oldest_sequence__gt=1, sequence__lt=Subquery(floor))
-    SessionEvent.objects.filter(id__in=list(old.values_list("id", flat=True)[:PURGED_AT_ONCE])).delete()
+    trimmed = SessionEvent.objects.filter(session__oldest_sequence__gt=1)
+    _purge(trimmed.filter(sequence__lt=F("session__oldest_sequence")))
 
 
 def expire_blobs() -> None:
     """Remove uploads that nobody took (behaviour 13)."""
-    expired = Blob.objects.filter(expires_at__lt=database_now(), session=None)
-    Blob.objects.filter(id__in=list(expired.values_list("id", flat=True)[:PURGED_AT_ONCE])).delete()
+    _purge(Blob.objects.filter(expires_at__lt=database_now(), session=None))
 
 
 def erase_transient() -> None:
     """Erase transient sessions that have stopped (behaviour 4.2), a bounded number of rows at a time."""
     gone = Session.objects.filter(transient=True, archived_at__isnull=False).select_related(
-        "workspace_instance"
+        "workspace_instance__definition"
     )
     for session in gone[:_ERASED_AT_ONCE]:
-        if not any(_erase_some(model, session) for model in (SessionEvent, HistoryEntry, ToolCall)):
-            instance = session.workspace_instance
-            session.delete()
-            if instance is not None:
+        for model in (SessionEvent, HistoryEntry, ToolCall):
+            _purge(model.objects.filter(session=session))
+        instance = session.workspace_instance
+        session.delete()
+        if instance is not None:
+            if instance.definition.cleanup != "retain":
                 workspaces.discard(instance)
-                instance.delete()
+            instance.delete()
 
 
 _ERASED_AT_ONCE = 4
 
 
-def _erase_some(model: type[SessionEvent | HistoryEntry | ToolCall], session: Session) -> bool:
-    """Erase rows of a session; returns whether there may be more."""
-    found = list(model.objects.filter(session=session).values_list("id", flat=True)[:PURGED_AT_ONCE])
-    model.objects.filter(id__in=found).delete()
-    return len(found) == PURGED_AT_ONCE
+def _purge(rows: QuerySet[Any]) -> None:
+    """Remove rows for good, a bounded number in each statement and in all; what is left goes in the next pass."""
+    for _ in range(_PURGES):
+        found = list(rows.values_list("pk", flat=True)[:PURGED_AT_ONCE])
+        rows.model._default_manager.filter(pk__in=found).delete()
+        if len(found) < PURGED_AT_ONCE:
+            return
 
 
 def _next_lease_deadline() -> datetime | None:

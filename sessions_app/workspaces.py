@@ -47,8 +47,8 @@ def prepare(definition: WorkspaceDefinition, session_id: str) -> WorkspaceInstan
 
 
 def discard(instance: WorkspaceInstance) -> None:
-    """Remove the folder of an instance that the server made; never a physical root."""
-    if not instance.created_by_server:
+    """Remove the folder of an instance that the server made on this machine; never a physical root."""
+    if not instance.created_by_server or instance.host != socket.gethostname():
         return
     shutil.rmtree(instance.path, ignore_errors=True)
     if instance.definition.temporary_location == "session_dir":
