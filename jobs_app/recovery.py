@@ -6,7 +6,8 @@ the judgement that a process is dead (`sessions_app.processes`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -16,6 +17,7 @@ from jobs_app.schedules import schedule_record
 from sessions_app import ledger, processes
 from sessions_app.callers import system
 from sessions_app.commands import attachments, operations
+from sessions_app.db import database_now
 from sessions_app.errors import Refusal, SessionNotFound
 from sessions_app.models import Attachment, Connection, Operation
 
@@ -27,7 +29,11 @@ def end_dead_processes() -> int:
     dead = processes.expired()
     for process_id in dead:
         log.warning("process.lost", process=process_id)
-        release(process_id, operations.WORKER_LOST)
+        try:
+            release(process_id, operations.WORKER_LOST)
+        except Refusal as refusal:
+            # One busy session keeps its process on the list, not the other processes'.
+            log.warning("recovery.process_kept", process=process_id, code=refusal.code)
         if not _holds(process_id):
             processes.bury(process_id)
     return len(dead)
@@ -37,29 +43,52 @@ def release(process_id: str, reason: str) -> None:
     """End everything that one process holds: operations, jobs, deliveries, attachments, connections.
 
     `reason` is what interrupted operations say: `worker_lost` or `server_shutdown`. Each thing is a transaction of its own, so
-    running this twice, or in two processes, is harmless.
+    running this twice, or in two processes, is harmless. Raises what the store refused for an attachment, at the end.
     """
     _end_each(
         Operation,
         process_id,
         lambda session_id, row: operations.interrupt(session_id, row, process_id, reason),
+        in_archive={"process": None},
     )
-    _end_each(Job, process_id, lambda session_id, row: _interrupt_job(session_id, row, process_id))
-    _end_each(Schedule, process_id, lambda session_id, row: _reschedule(session_id, row, process_id))
+    _end_each(
+        Job,
+        process_id,
+        lambda session_id, row: _interrupt_job(session_id, row, process_id),
+        in_archive={
+            "process": None,
+            "status": "interrupted",
+            "reason": WORKER_LOST,
+            "completed_at": database_now(),
+        },
+    )
+    _end_each(
+        Schedule,
+        process_id,
+        lambda session_id, row: _reschedule(session_id, row, process_id),
+        in_archive={"process": None, "status": "scheduled"},
+    )
     attachments.disconnect(_held(Attachment, process_id))
     Connection.objects.filter(process_id=process_id).delete()
 
 
 def _end_each(
-    model: type[Operation | Job | Schedule], process_id: str, end: Callable[[str, str], None]
+    model: type[Operation | Job | Schedule],
+    process_id: str,
+    end: Callable[[str, str], None],
+    *,
+    in_archive: Mapping[str, Any],
 ) -> None:
-    """End every row of a kind; one whose session is archived or gone is only let go, and one that cannot be changed just now
-    does not keep the others."""
+    """End every row of a kind; one that cannot be changed just now does not keep the others.
+
+    A session that is archived takes no events: there `in_archive` is what the row becomes, so that nothing is found running
+    when the session is restored.
+    """
     for session_id, row_id in _held(model, process_id):
         try:
             end(session_id, row_id)
         except SessionNotFound:
-            model.objects.filter(id=row_id, process_id=process_id).update(process=None)
+            model.objects.filter(id=row_id, process_id=process_id).update(**in_archive)
         except Refusal as refusal:
             log.warning("recovery.row_refused", session=session_id, code=refusal.code)
 
