@@ -96,7 +96,7 @@ def _file_storage() -> dict[str, Any]:
     storage = ENV.storage
     if isinstance(storage, env.FolderStorage):
         return {
-            "BACKEND": "sessions_app.storage.DurableFileStorage",
+            "BACKEND": "sessions_app.files.DurableFolder",
             "OPTIONS": {"location": storage.path, "base_url": None},
         }
     return {

@@ -21,7 +21,7 @@ class DurableFolder(FileSystemStorage):
     def _save(self, name: str, content: File[bytes]) -> str:
         """Write beside the final name, sync, then rename, then sync the folder. An existing file is replaced by the same rename."""
         target = Path(self.path(name))
-        target.parent.mkdir(mode=self.directory_permissions_mode or 0o700, parents=True, exist_ok=True)
+        _make(target.parent)
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".saving-")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -40,6 +40,15 @@ class DurableFolder(FileSystemStorage):
     def get_available_name(self, name: str, max_length: int | None = None) -> str:
         """Return the name itself: names here are content addresses, and saving one again writes the same bytes."""
         return name
+
+
+def _make(folder: Path) -> None:
+    """Make a private folder and those above it; what is new is synced into what holds it."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _sync(folder.parent)
 
 
 def _sync(folder: Path) -> None:

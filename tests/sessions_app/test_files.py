@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from django.core.files.base import ContentFile, File
+from django.core.files.storage import default_storage
 
 from sessions_app.files import DurableFolder
+from tests.support.world import together
 
 
 class _Breaking(ContentFile[bytes]):
@@ -20,7 +22,7 @@ class _Breaking(ContentFile[bytes]):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> DurableFolder:
-    return DurableFolder(location=tmp_path, file_permissions_mode=0o600, directory_permissions_mode=0o700)
+    return DurableFolder(location=tmp_path)
 
 
 def test_a_saved_file_is_there_and_private(folder: DurableFolder, tmp_path: Path) -> None:
@@ -42,3 +44,22 @@ def test_a_damaged_file_is_replaced(folder: DurableFolder, tmp_path: Path) -> No
     content: File[bytes] = ContentFile(b"content")
     assert folder.save("blobs/abc", content) == "blobs/abc"
     assert (tmp_path / "blobs/abc").read_bytes() == b"content"
+
+
+def test_folders_that_are_not_there_are_made_private(tmp_path: Path) -> None:
+    folder = DurableFolder(location=tmp_path / "new" / "storage")
+    folder.save("blobs/ab/abc", ContentFile(b"content"))
+    made = Path(folder.path("blobs/ab/abc"))
+    assert [path.stat().st_mode & 0o777 for path in list(made.parents)[:4]] == [0o700] * 4
+
+
+def test_two_savers_do_not_disturb_each_other(folder: DurableFolder) -> None:
+    content = b"x" * 1_000_000
+    names = together(*[lambda: folder.save("blobs/ab/abc", ContentFile(content))] * 4)
+    assert set(names) == {"blobs/ab/abc"}
+    with folder.open("blobs/ab/abc") as file:
+        assert file.read() == content
+
+
+def test_the_server_keeps_its_files_this_way() -> None:
+    assert isinstance(default_storage, DurableFolder)
