@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 from jobs_app import recovery
 from jobs_app.background import Background
 from ochat_site import VERSION, configuration
 from ochat_site.dialects.ochat1.events import Notifications
+from ochat_site.env import ConfigError
 from ochat_site.health import Health
 from ochat_site.routing import Router
 from ochat_site.rpc.connection import Connection, Connections, ConnectionServices
@@ -93,6 +96,7 @@ class Web:
         """Enter the process among those that serve the store, take the catalog, start every loop."""
         await in_db(processes.register, "web")
         await in_db(self._follower.start)
+        check_anonymity(settings.ENV.bind.host)
         self._server.id = await in_db(store.server_id)
         await self._broadcast.start()
         self._background.start()
@@ -129,13 +133,14 @@ class Web:
     async def _authenticate(self, scope: Scope) -> Identity:
         client = scope.get("client")
         peer = client[0] if client else None
+        anonymous = not limits.server().require_auth and may_be_anonymous(scope)
         try:
             return await in_db(
                 authentication.authenticate,
                 scope["headers"],
                 peer,
                 catalog.current().trusted_proxies,
-                anonymous=not limits.server().require_auth,
+                anonymous=anonymous,
             )
         except Unauthenticated:
             self._audit.auth_failed(peer or "unknown")
@@ -194,3 +199,35 @@ class Web:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def check_anonymity(host: str) -> None:
+    """Refuse, with ConfigError, to let everybody beyond this machine in, unless the catalog insists (behaviour 2.2)."""
+    server = limits.server()
+    if server.require_auth or server.unsafe_allow_unauthenticated_remote_http or _is_loopback(host):
+        return
+    raise ConfigError(
+        f"[server] require_auth = false would let anybody in on {host}: bind to this machine, or set "
+        "unsafe_allow_unauthenticated_remote_http = true."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def may_be_anonymous(scope: Scope) -> bool:
+    """Tell whether a handshake without credentials may count: not one that a page of another site made in a browser."""
+    headers = {
+        name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"origin", b"host")
+    }
+    origin = headers.get(b"origin")
+    if origin is None:
+        return True
+    host, scheme = headers.get(b"host", ""), scope.get("scheme", "ws")
+    return authentication.is_same_origin(origin, scheme, host, settings.ENV.trusted_origins)

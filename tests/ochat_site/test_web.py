@@ -1,0 +1,44 @@
+"""Who may come in without credentials (behaviour 2.2)."""
+
+from typing import Any
+
+import pytest
+
+from ochat_site.env import ConfigError
+from ochat_site.web import check_anonymity, may_be_anonymous
+from sessions_app import limits
+from sessions_app.limits import ServerSettings
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "ochat.example"])
+def test_an_open_server_stays_on_this_machine(host: str) -> None:
+    with limits.using(ServerSettings(require_auth=False)), pytest.raises(ConfigError, match="require_auth"):
+        check_anonymity(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_an_open_server_on_this_machine_starts(host: str) -> None:
+    with limits.using(ServerSettings(require_auth=False)):
+        check_anonymity(host)
+
+
+def test_the_override_and_credentials_open_every_address() -> None:
+    check_anonymity("0.0.0.0")
+    with limits.using(ServerSettings(require_auth=False, unsafe_allow_unauthenticated_remote_http=True)):
+        check_anonymity("0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (None, True),
+        (b"http://127.0.0.1:8787", True),
+        (b"http://127.0.0.1:9999", False),
+        (b"https://evil.example", False),
+        (b"null", False),
+    ],
+)
+def test_no_page_of_another_site_is_let_in(origin: bytes | None, expected: bool) -> None:
+    headers = [(b"host", b"127.0.0.1:8787")] + ([(b"origin", origin)] if origin else [])
+    scope: dict[str, Any] = {"type": "websocket", "scheme": "ws", "headers": headers}
+    assert may_be_anonymous(scope) is expected
