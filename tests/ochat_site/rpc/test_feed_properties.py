@@ -120,20 +120,13 @@ class Run:
         """Let everything that is open arrive: the look once a second, and sockets that take what they are handed."""
         for client in self.clients:
             client.subscription.release()
-        for _ in range(200):
-            await settle()
-            for client in self.clients:
-                client.socket.take()
         self.hub.joined(SESSION)
-        for _ in range(400):
-            await settle()
-            if all(
-                client.subscription.cursor >= self.log.head(SESSION) or client.subscription.closed
-                for client in self.clients
-            ):
-                break
-            for client in self.clients:
-                client.socket.take()
+        places: list[int] | None = None
+        while places != (places := [client.subscription.cursor for client in self.clients]):
+            for _ in range(4):
+                await settle()
+                for client in self.clients:
+                    client.socket.take()
 
     def check(self) -> None:
         head = self.log.head(SESSION)
