@@ -140,6 +140,9 @@ class Client:
         try:
             await self._transport.send(frame)
             outcome = await waiting
+        except ConnectionLost as lost:
+            self._end(lost)  # Sending may hear of it before reading does.
+            raise
         finally:
             del self._waiting[id]
         if isinstance(outcome, ClientError):

@@ -403,3 +403,29 @@ async def test_an_answer_to_no_call_is_skipped(server: Server, client: Client, i
     frame = raw({"jsonrpc": "2.0", "id": id, "result": {}})
     await server.open[0].socket.send(bytes(frame).decode())
     assert (await client.call(methods.PING, PingParams())).ready
+
+
+class BrokenTransport:
+    """A connection whose end is heard of by whoever sends, and not yet by whoever reads."""
+
+    async def send(self, frame: bytes) -> None:
+        raise ConnectionLost("the connection broke")
+
+    async def receive(self) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None: ...
+
+
+async def test_an_end_that_sending_hears_of_first_is_the_end() -> None:
+    client = Client(BrokenTransport())
+    listening = client.listen()
+
+    with pytest.raises(ConnectionLost):
+        await client.request("protocol.ping", {})
+
+    assert client.is_closed
+    with pytest.raises(ConnectionLost):
+        await anext(listening)
+    await client.close()
