@@ -24,7 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from ochat_client import Client, ConnectionRefused
 from ochat_client.transports import MAX_FRAME_BYTES, Transport
-from ochat_client.transports.websocket import UNREAD_FRAMES, WebSocket
+from ochat_client.transports.websocket import FINAL_STATUSES, UNREAD_FRAMES, WebSocket
 from permissions_app import principals, requests
 from permissions_app.scopes import caller_for
 from sessions_app.callers import Attached
@@ -211,7 +211,8 @@ class SocketDoor(Door):
                 proxy=None,
             )
         except websockets.InvalidStatus as refused:
-            raise ConnectionRefused(f"HTTP {refused.response.status_code}", final=True) from None
+            status = refused.response.status_code
+            raise ConnectionRefused(f"HTTP {status}", final=status in FINAL_STATUSES) from None
         except (OSError, TimeoutError, EOFError, websockets.InvalidHandshake) as failure:
             client.close()
             raise ConnectionRefused(f"nobody answers: {failure}", final=False) from None
