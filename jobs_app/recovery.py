@@ -39,6 +39,18 @@ def end_dead_processes() -> int:
     return len(dead)
 
 
+def leave(reason: str) -> None:
+    """Give up everything that this process holds and take it off the list; for one that stops.
+
+    While something could not be ended it stays on the list, where the others find it dead: taken off, it would leave behind
+    operations that nobody holds, and another worker would ask the model again.
+    """
+    process_id = processes.current_id()
+    release(process_id, reason)
+    if not _holds(process_id):
+        processes.leave()
+
+
 def release(process_id: str, reason: str) -> None:
     """End everything that one process holds: operations, jobs, deliveries, attachments, connections.
 
@@ -79,7 +91,7 @@ def _end_each(
     *,
     in_archive: Mapping[str, Any],
 ) -> None:
-    """End every row of a kind; one that cannot be changed just now does not keep the others.
+    """End every row of a kind; one that cannot be changed just now, or is broken, does not keep the others.
 
     A session that is archived takes no events: there `in_archive` is what the row becomes, so that nothing is found running
     when the session is restored.
@@ -91,6 +103,8 @@ def _end_each(
             model.objects.filter(id=row_id, process_id=process_id).update(**in_archive)
         except Refusal as refusal:
             log.warning("recovery.row_refused", session=session_id, code=refusal.code)
+        except Exception:
+            log.exception("recovery.row_failed", session=session_id)
 
 
 def _holds(process_id: str) -> bool:

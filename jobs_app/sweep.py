@@ -113,7 +113,7 @@ def dispatch_unclaimed() -> None:
     _told.keep(operation_id for _, operation_id, _ in found)
     for session_id in [session_id for session_id, _, state in found if state == "cancelling"][:BATCH]:
         _each("cancel", session_id, partial(_end_cancelled, session_id))
-    if not found or not processes.are_alive("worker"):
+    if not found or not (processes.are_alive("worker") or processes.are_alive("local")):
         return
     lost = (operation_id for _, operation_id, state in found if state != "cancelling")
     for operation_id in islice((one for one in lost if _told.is_due(one, now)), BATCH):
@@ -230,11 +230,13 @@ def _next_lease_deadline() -> datetime | None:
 
 
 def _each(step: str, session_id: str, action: Callable[[], None]) -> None:
-    """Do one row's part of a step: a session that cannot be changed just now does not stop those behind it."""
+    """Do one row's part of a step: a session that is busy, or broken, does not stop those behind it."""
     try:
         action()
     except Refusal as refusal:
         log.warning("sweep.row_refused", step=step, session=session_id, code=refusal.code)
+    except Exception:
+        log.exception("sweep.row_failed", step=step, session=session_id)
 
 
 def _guarded(step: Callable[[], object]) -> None:

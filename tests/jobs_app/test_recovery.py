@@ -205,6 +205,18 @@ def test_a_busy_session_keeps_its_dead_process_on_the_list(committed_world: Worl
     assert (world.states(busy), world.states(free)) == (("running", "idle"), ("running", "idle"))
 
 
+def test_a_broken_turn_does_not_keep_the_others(world: World) -> None:
+    """A row that cannot be read, a bug in other words, is logged in every pass; what it held of others is ended."""
+    broken, sound = world.idle(), world.idle()
+    for client in (broken, sound):
+        world.turn(client)
+    Operation.objects.filter(session_id=broken.session_id).update(streamed=b"no json")
+    dead = lose(world)
+    recovery.end_dead_processes()
+    assert (world.states(broken)[1], world.states(sound)[1]) == ("running_turn", "idle")
+    assert Process.objects.filter(id=dead).exists()
+
+
 def test_a_stopping_worker_gives_up_what_it_holds(world: World) -> None:
     """14.3: "what still runs near its end is ended as in 14.4, reason `server_shutdown`. Parked operations and their requests are
     left alone"."""

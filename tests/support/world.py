@@ -31,6 +31,7 @@ from sessions_app.chatmd.pin import PinnedPrompt, capture
 from sessions_app.commands import attachments, calls, lifecycle, messages, operations, sessions
 from sessions_app.commands.calls import Finished, Progress, Proposed
 from sessions_app.commands.operations import Claim, Ending
+from sessions_app.db import database_now
 from sessions_app.encoding import encode
 from sessions_app.events import LiveEvent, ToolStartedPayload, read_payload
 from sessions_app.history import NewEntry
@@ -173,6 +174,14 @@ class World:
     def new_process(self, kind: str = "worker") -> str:
         """Become another process, as far as claims, attachments and receipts are concerned; its id."""
         return processes.register(kind)
+
+    def other_process(self, kind: str = "worker") -> str:
+        """Let another process serve the store beside this one; its id."""
+        now = database_now()
+        row = Process.objects.create(
+            id=ids.new_id("prc"), kind=kind, host="elsewhere", pid=1, started_at=now, beat_at=now
+        )
+        return row.id
 
     def let_die(self, process_id: str) -> None:
         """Let a process have stopped beating long ago."""
