@@ -10,9 +10,9 @@ loop keeps the pooled connections to model servers.
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
-from collections.abc import Coroutine
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AsyncExitStack
 
 import structlog
 from celery.exceptions import SecurityWarning
@@ -35,36 +35,8 @@ class Worker:
     """One worker process."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="turns", daemon=True)
-
-    def run(self) -> None:
-        """Work until SIGTERM or SIGINT, then let what runs finish within the grace and give up everything held."""
-        # Celery warns of every worker that runs as root; it accepts JSON alone, which cannot run anything.
-        warnings.filterwarnings("ignore", category=SecurityWarning)
-        self._thread.start()
-        try:
-            self._wait(self._start())
-            consumer = app.Worker(
-                pool="solo",
-                concurrency=1,
-                quiet=True,
-                without_gossip=True,
-                without_mingle=True,
-                without_heartbeat=True,
-            )
-            log.info("worker.ready", process=processes.current_id())
-            consumer.start()
-        finally:
-            self._wait(self._stop())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            db.shutdown()
-
-    async def _start(self) -> None:
-        await in_db(processes.register, "worker")
+        """Put the parts together; nothing runs and nothing is read before `run`."""
         self._follower = configuration.follower()
-        await in_db(self._follower.start)
         self._models = Models(settings.ENV.model_provider)
         self._host = wiring.turn_host(self._models)
         self._broadcast = Broadcast()
@@ -72,30 +44,77 @@ class Worker:
         self._background = Background(
             self._broadcast, on_lost=self._taken_for_dead, follow=self._follow_catalog
         )
+        self._registering: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT, then let what runs finish within the grace and give up everything held.
+
+        Raises what kept it from starting, or from giving up in order; the others then end what it held.
+        """
+        ready: Future[None] = Future()
+        ending: Future[None] = Future()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="turns") as thread:
+            life = thread.submit(lambda: asyncio.run(self._live(ready, ending)))
+            wait([ready, life], return_when=FIRST_COMPLETED)
+            try:
+                if ready.done():
+                    _consume()
+            finally:
+                ending.set_result(None)
+                life.result()
+        db.shutdown()
+
+    async def _live(self, ready: Future[None], ending: Future[None]) -> None:
+        async with AsyncExitStack() as parts:
+            await self._start(parts)
+            ready.set_result(None)
+            await asyncio.wrap_future(ending)
+
+    async def _start(self, parts: AsyncExitStack) -> None:
+        """Start every part, and leave in `parts` how it ends: the last one first, each of them whatever befalls another."""
+        parts.push_async_callback(self._models.aclose)
         await self._broadcast.start()
+        parts.push_async_callback(self._broadcast.stop)
+        await in_db(processes.register, "worker")
+        parts.push_async_callback(in_db, recovery.leave, SERVER_SHUTDOWN)
+        await in_db(self._follower.start)
         self._background.start()
-        tasks.on_turn(self._submit)
+        parts.push_async_callback(self._background.stop)
+        parts.push_async_callback(self._host.stop, limits.server().shutdown_grace_ms / 1000)
+        parts.push_async_callback(self._background.drain)
+        loop = asyncio.get_running_loop()
 
-    async def _stop(self) -> None:
-        grace = limits.server().shutdown_grace_ms / 1000
-        await self._background.drain()
-        await self._host.stop(grace)
-        await self._background.stop()
-        await in_db(recovery.release, processes.current_id(), SERVER_SHUTDOWN)
-        await in_db(processes.leave)
-        await self._models.aclose()
-        await self._broadcast.stop()
+        def submit(operation_id: str) -> None:
+            loop.call_soon_threadsafe(self._host.submit, operation_id)
 
-    def _submit(self, operation_id: str) -> None:
-        self._loop.call_soon_threadsafe(self._host.submit, operation_id)
+        tasks.on_turn(submit)
+        parts.callback(tasks.on_turn, None)
 
     def _taken_for_dead(self) -> None:
         """The others ended what this process held; under a new name its old claims are void and it goes on."""
-        db_work = in_db(processes.register, "worker")
-        self._loop.create_task(db_work)
+        self._registering = asyncio.create_task(self._register_again())
+
+    async def _register_again(self) -> None:
+        try:
+            await in_db(processes.register, "worker")
+        except Exception:  # the boundary of a task of its own: the next beat finds it missing again
+            log.exception("worker.not_registered")
 
     async def _follow_catalog(self) -> None:
         await in_db(self._follower.reload_if_changed)
 
-    def _wait(self, work: Coroutine[None, None, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+def _consume() -> None:
+    """Take messages until a signal ends it. In the main thread, where signals arrive."""
+    # Celery warns of every worker that runs as root; it accepts JSON alone, which cannot run anything.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    consumer = app.Worker(
+        pool="solo",
+        concurrency=1,
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    log.info("worker.ready", process=processes.current_id())
+    consumer.start()

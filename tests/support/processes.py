@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ochat_site import prctl, valkey
@@ -77,6 +77,8 @@ class Installation:
         self.data_dir = data_dir
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.manage: Sequence[str] = ("manage.py",)
+        """What is run as `manage.py`: arguments of the interpreter."""
         self._processes: list[Process] = []
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("OCHAT_")}
         self.environment = {
@@ -108,12 +110,12 @@ class Installation:
 
     def start(self, command: str, *arguments: str) -> Process:
         """Start `manage.py COMMAND` and do not wait."""
-        return self._start(command, [sys.executable, "manage.py", command, *arguments])
+        return self._start(command, [sys.executable, *self.manage, command, *arguments])
 
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `manage.py COMMAND` to its end."""
         return subprocess.run(
-            [sys.executable, "manage.py", command, *arguments],
+            [sys.executable, *self.manage, command, *arguments],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
