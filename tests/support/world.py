@@ -20,10 +20,8 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 from django.db import connections
 
-from jobs_app.jobs import JobParticipant
 from jobs_app.models import Job, Schedule
-from jobs_app.schedules import ScheduleParticipant
-from permissions_app.participants import GrantParticipant, PermissionParticipant
+from ochat_site import wiring
 from permissions_app.scopes import EverySession, OwnAndShared
 from sessions_app import clock, history, ids, ledger, participants, pinned, processes, store, workspaces
 from sessions_app.callers import Access, Attached, Caller, Connected, Visible
@@ -550,10 +548,7 @@ def opened(folder: Path) -> Iterator[World]:
     """Open a world in the database of the test, its prompt and workspaces below `folder`."""
     world = World(folder)
     before = participants.installed(), participants.dispatcher()
-    participants.install(
-        (PermissionParticipant(), JobParticipant(), ScheduleParticipant(), GrantParticipant()),
-        world.dispatched,
-    )
+    wiring.install(world.dispatched)
     pinned.forget()
     store.forget()
     try:
