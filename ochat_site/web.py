@@ -118,8 +118,7 @@ class Web:
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._background.stop()
         await in_db(self._audit.flush)
-        await in_db(recovery.release, processes.current_id(), SERVER_SHUTDOWN)
-        await in_db(processes.leave)
+        await in_db(recovery.leave, SERVER_SHUTDOWN)
         await self._broadcast.stop()
         await asyncio.to_thread(db.shutdown)
 

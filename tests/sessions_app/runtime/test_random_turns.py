@@ -140,7 +140,7 @@ async def test_random_turns(turns: Turns, plans: Sequence[Planned]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@settings(_settings, max_examples=250)
+@settings(_settings, max_examples=150)
 @given(plans=st.lists(turns_planned, min_size=1, max_size=4))
 async def test_many_random_turns(turns: Turns, plans: Sequence[Planned]) -> None:
     await run(turns, plans)
