@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from typing import Any
 
 from ochat_site.server import Server
@@ -33,14 +32,12 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.send", "text": message["text"]})
 
 
-def main() -> int:
+def main() -> None:
     """Serve until SIGTERM."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    return Server(
-        echo, listener, Idle(), grace_seconds=lambda: 1.0, on_ready=lambda: print(port, flush=True)
-    ).run()
+    Server(echo, listener, Idle(), grace_seconds=lambda: 1.0, on_ready=lambda: print(port, flush=True)).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
