@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ochat_client.methods import INITIALIZE, Method, P, R
 from ochat_client.wire import request
@@ -51,7 +51,7 @@ class Told:
 class _Answer(Struct):
     id: int
     result: Raw = Raw(b"null")
-    error: Raw | None = None
+    error: Raw | UnsetType = UNSET
 
 
 class WebSocket(asyncio.Protocol):
@@ -213,7 +213,7 @@ class Peer:
         self._socket.send(request(self._next_id, method, params))
         async with asyncio.timeout(CALL_SECONDS):
             answer = await answered
-        if answer.error is not None:
+        if answer.error is not UNSET:
             raise BenchError(f"{method} was refused: {bytes(answer.error).decode()}")
         return answer.result
 
