@@ -38,8 +38,8 @@ class LocalSite(Site):
         self._before = participants.installed(), participants.dispatcher()
         self._applications: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Begin to serve and to run turns."""
+    async def start(self, *, apart: bool = False) -> None:
+        """Begin to serve and to run turns; `apart`: the web process hears of commits by the channel layer alone."""
         loop = asyncio.get_running_loop()
 
         def submit(operation_id: str) -> None:
@@ -49,11 +49,12 @@ class LocalSite(Site):
         self._models = Models(settings.ENV.model_provider)
         self._turns = wiring.turn_host(self._models)
         wiring.install(LocalDispatcher(submit))
-        # Started before that of the web process, so that it only listens, as in a process of its own.
+        # What is committed in this process is told by whoever starts last, at once to its own listeners.
         self._worker_broadcast = Broadcast()
         self._worker_broadcast.on_signal(OPERATION_SIGNAL, self._turns.look)
-        await self._worker_broadcast.start()
-        await self._web.start()
+        services = (self._web, self._worker_broadcast)
+        for service in services if apart else reversed(services):
+            await service.start()
 
     async def stop(self) -> None:
         """End as processes do that are told to stop."""

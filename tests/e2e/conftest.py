@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from llmock.pytest_plugin import LLMock
@@ -12,7 +13,9 @@ from pytest_django.plugin import DjangoDbBlocker
 from tests.conformance import fixture
 from tests.e2e.installed import Installed, InstalledDoor
 from tests.support import databases
+from tests.support.serving import Host, serving
 from tests.support.up import Up
+from tests.support.world import World, opened
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +51,17 @@ async def door(
     yield made
     await made.close()
     assert made.problems == []
+
+
+@pytest.fixture
+def served_world(transactional_db: None, tmp_path: Path) -> Iterator[World]:
+    """A world whose rows are committed, so that database threads see them."""
+    with opened(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def host(served_world: World) -> AsyncIterator[Host]:
+    """A process that serves this world: the real kernel and feeds, turns driven by the test."""
+    async with serving() as made:
+        yield made
