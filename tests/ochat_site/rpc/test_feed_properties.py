@@ -121,12 +121,11 @@ class Run:
         for client in self.clients:
             client.subscription.release()
         self.hub.joined(SESSION)
-        places: list[int] | None = None
-        while places != (places := [client.subscription.cursor for client in self.clients]):
-            for _ in range(4):
-                await settle()
-                for client in self.clients:
-                    client.socket.take()
+        before: list[int] | None = None
+        while before != (before := [len(client.socket.sent) for client in self.clients]):
+            for client in self.clients:
+                client.socket.take()
+            await settle()
 
     def check(self) -> None:
         head = self.log.head(SESSION)
