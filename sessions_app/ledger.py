@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from django.db import models, transaction
@@ -343,11 +344,12 @@ def _locked(session_id: str) -> Session | None:
 
 def _values(row: models.Model | None) -> Mapping[str, Any]:
     """Return the stored columns of a row as it is in memory."""
-    return (
-        {}
-        if row is None
-        else {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
-    )
+    return {} if row is None else {name: vars(row)[name] for name in _column_names(type(row))}
+
+
+@lru_cache(maxsize=16)
+def _column_names(model: type[models.Model]) -> tuple[str, ...]:
+    return tuple(field.attname for field in model._meta.concrete_fields)
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -370,7 +372,9 @@ class StoredEvent:
 EVENT_OVERHEAD = 256
 """More than the ids, numbers, time and punctuation of one encoded event take beside its payload."""
 
-_EVENT_COLUMNS = ("session_id", "sequence", "revision", "at", "kind", "payload", "extra")
+_EVENTS = rows.Select(SessionEvent, "session_id = %s AND sequence > %s", order="sequence LIMIT %s")
+_EVENTS_AT_ONCE = 128
+"""Fetched by one statement, before their sizes are looked at."""
 
 
 def read_events(
@@ -381,16 +385,32 @@ def read_events(
     At least one event is returned when there is one, however large. The rows are contiguous as long as `after` is not below
     what retention keeps (`oldest_sequence` of the session).
     """
-    events = SessionEvent.objects.filter(session_id=session_id, sequence__gt=after).order_by("sequence")
     taken: list[StoredEvent] = []
     size = 0
-    for row in events.values_list(*_EVENT_COLUMNS)[:limit].iterator(chunk_size=256):
-        event = StoredEvent(*row)
-        size += len(event.payload) + EVENT_OVERHEAD
-        if taken and size > max_bytes:
+    while limit > len(taken):
+        rows_wanted = min(limit - len(taken), _EVENTS_AT_ONCE)
+        found = _EVENTS.all(session_id, after, rows_wanted)
+        for row in found:
+            size += len(row.payload) + EVENT_OVERHEAD
+            if taken and size > max_bytes:
+                return taken
+            taken.append(_stored(row))
+        if len(found) < rows_wanted:
             break
-        taken.append(event)
+        after = taken[-1].sequence
     return taken
+
+
+def _stored(row: SessionEvent) -> StoredEvent:
+    return StoredEvent(
+        session_id=row.session_id,
+        sequence=row.sequence,
+        revision=row.revision,
+        at=row.at,
+        kind=cast("EventKind", row.kind),
+        payload=row.payload,
+        extra=row.extra,
+    )
 
 
 def read_heads(session_ids: Sequence[str]) -> dict[str, int]:
