@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,9 +47,26 @@ _READS = re.compile(
 _READS_WITH = re.compile(r"\s*WITH\b(?!.*\b(INSERT|UPDATE|DELETE|REPLACE)\b)", re.IGNORECASE | re.DOTALL)
 
 
+LONGEST_KEPT = 4096
+"""What is looked for in statements of at most so many characters is kept: most come again, and a large insert does not."""
+
+
+def _kept(function: Callable[[str], T]) -> Callable[[str], T]:
+    """Remember what a function of a statement returned."""
+    remembered = lru_cache(maxsize=1024)(function)
+    return lambda statement: (remembered if len(statement) <= LONGEST_KEPT else function)(statement)
+
+
+@_kept
 def writes(statement: str) -> bool:
     """Whether a statement may change the database; what is not known to read counts as writing."""
     return not (_READS.match(statement) or _READS_WITH.match(statement))
+
+
+@_kept
+def _with_question_marks(statement: str) -> str:
+    """The statement as the driver takes it: Django writes its parameters as `%s`."""
+    return base.FORMAT_QMARK_REGEX.sub("?", statement).replace("%%", "%")
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -163,6 +180,12 @@ class Cursor(base.SQLiteCursorWrapper):
     def executemany(self, query: str, param_list: Iterable[Any]) -> Any:
         """Run one statement once for each of `param_list`; refuses like `execute`."""
         return self._run(query, partial(super().executemany, query, param_list))
+
+    def convert_query(self, query: str, *, param_names: list[str] | None = None) -> str:
+        """Django's, remembered where parameters have no names."""
+        if param_names is None:
+            return _with_question_marks(query)
+        return str(super().convert_query(query, param_names=param_names))
 
     def fetchone(self) -> Any:
         """The next row, or None."""
