@@ -213,6 +213,8 @@ def _step(
     complete = states <= {"done"}
     if complete:
         _adopt(txn)
+    if start or complete:
+        operation.at_work = True
     return Progress(start=start, parked=parked, complete=complete, anchor=txn.session.latest_sequence)
 
 

@@ -36,6 +36,9 @@ SERVER_SHUTDOWN = "server_shutdown"
 
 _INTERRUPTED_OUTPUT = "The call was interrupted before it returned; what it did is unknown."
 _NEVER_STARTED_OUTPUT = "The call was not run: the operation ended first."
+_GIVEN_BACK_AT_MOST = 2
+"""How often an operation goes to another worker: what has stopped three of them would stop every one."""
+
 _RESERVED_NUMBERS = 256
 """History sequences promised at once, so that streamed text carries the id its entry will have; more than one reply has items."""
 
@@ -141,6 +144,8 @@ def claim(session_id: str, operation_id: str) -> Claim | None:
             return None
         operation.process_id = processes.current_id()
         operation.attempt += 1
+        # A turn without calls asks at once; one that goes on has a step of its calls to commit first.
+        operation.at_work = operation.calls_made == 0
         if operation.state == "starting":
             operation.state = "running"
             operation.updated_at = txn.now
@@ -436,7 +441,10 @@ def _follow_up(txn: Txn) -> None:
 
 
 def interrupt(session_id: str, operation_id: str, process_id: str, reason: str) -> None:
-    """End what a lost or stopping worker held: interrupted, or cancelled if it was being cancelled (behaviour 14.4)."""
+    """End what a lost or stopping worker held: interrupted, or cancelled if it was being cancelled (behaviour 14.4).
+
+    One whose worker had not asked and started nothing yet is dispatched again instead, without an event, but not for ever.
+    """
     caller = system(reason)
     with session_txn(session_id, caller) as txn:
         operation = txn.operation
@@ -444,8 +452,12 @@ def interrupt(session_id: str, operation_id: str, process_id: str, reason: str) 
             return
         if operation.state == "cancelling":
             end(txn, Ending("cancelled"))
-        else:
+        elif operation.at_work or operation.given_back == _GIVEN_BACK_AT_MOST:
             end(txn, Ending("interrupted", interruption=reason))
+        else:
+            operation.process = None
+            operation.given_back += 1
+            dispatch(txn, operation)
 
 
 def fail_unloadable(session_id: str, operation_id: str, refusal: Refusal) -> None:

@@ -78,6 +78,8 @@ class Migration(migrations.Migration):
                 ("principal_id", sessions_app.models.fields.IdField(blank=True)),
                 ("origin", models.CharField(default="ochat", max_length=16)),
                 ("attempt", models.PositiveIntegerField(default=0)),
+                ("at_work", models.BooleanField(default=False)),
+                ("given_back", models.PositiveSmallIntegerField(default=0)),
                 ("parked", models.BooleanField(default=False)),
                 ("calls_made", models.PositiveIntegerField(default=0)),
                 ("streamed", sessions_app.models.fields.OptionalEncodedField(null=True)),

@@ -36,6 +36,10 @@ class Operation(models.Model):
     """The worker whose claim it is; null: unclaimed, parked or ended."""
     attempt = models.PositiveIntegerField(default=0)
     """Raised by every claim, so that a late result of an old one is known (behaviour 6.6)."""
+    at_work = models.BooleanField(default=False)
+    """Under its claim a model may have been asked or a tool started: nobody else can begin where the claim began."""
+    given_back = models.PositiveSmallIntegerField(default=0)
+    """How often a claim was lost before that, so that another worker took it."""
     parked = models.BooleanField(default=False)
     """Every call is done or waiting: nothing runs until an answer commits."""
     calls_made = models.PositiveIntegerField(default=0)

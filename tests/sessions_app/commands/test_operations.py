@@ -417,6 +417,45 @@ def test_cancel_and_result_race(committed_world: World) -> None:
 # Lost and unloadable
 
 
+def test_what_a_lost_worker_had_not_begun_is_given_back(world: World) -> None:
+    """14.4: "no model request sent and no tool started under its claim → unclaimed and queued again, no event; the third time
+    as the next row"."""
+    client = world.idle()
+    claim = world.turn(client)
+    assert world.propose(claim, "ask", "ask").parked
+    world.answer(client, "call_0")
+    for _ in range(2):
+        claim = world.claim(client)
+        with world.telling(client) as story:
+            operations.interrupt(
+                client.session_id, claim.operation_id, processes.current_id(), operations.WORKER_LOST
+            )
+        assert story == []
+        assert operation_of(client).process is None
+        assert world.dispatched.operations[-1] == claim.operation_id
+        with pytest.raises(ClaimLost):
+            operations.check_held(claim)
+    world.claim(client)
+    with world.telling(client) as story:
+        operations.interrupt(
+            client.session_id, claim.operation_id, processes.current_id(), operations.WORKER_LOST
+        )
+    assert "operation.interrupted" in story[0]
+
+
+def test_what_goes_on_after_it_was_given_back_is_at_work(world: World) -> None:
+    client = world.idle()
+    claim = world.turn(client)
+    assert world.propose(claim, "ask").parked
+    world.answer(client, "call_0")
+    claim = world.claim(client)
+    assert [row.call_id for row in world.advance(claim).start] == ["call_0"]
+    operations.interrupt(
+        client.session_id, claim.operation_id, processes.current_id(), operations.WORKER_LOST
+    )
+    assert operation_of(client).state == "interrupted"
+
+
 def test_what_a_lost_worker_held_is_interrupted(world: World) -> None:
     """14.4: "`operation.interrupted`, reason `worker_lost`, retryable true; one in `cancelling` ends cancelled instead"."""
     client = world.idle()
