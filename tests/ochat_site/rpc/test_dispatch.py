@@ -17,6 +17,7 @@ from ochat_site.rpc.dispatch import Dispatcher, fingerprint
 from ochat_site.rpc.methods import METHODS
 from permissions_app.audit_batch import AuditBatch
 from permissions_app.principals import Identity
+from sessions_app import processes
 from sessions_app.errors import InvalidState
 from sessions_app.records import AttachmentMode, Scope
 from sessions_app.views import View
@@ -35,6 +36,12 @@ VALID = {
     if example.valid and not example.decode_only
 }
 MALFORMED = [example for example in REQUESTS if not example.valid and example.detect != "state"]
+
+
+@pytest.fixture
+def serving_process(transactional_db: None) -> None:
+    """Enter this process into the store of the test: a connection names the process that holds it."""
+    processes.register("web")
 
 
 @dataclass
@@ -236,6 +243,7 @@ async def test_nothing_goes_before_initialize(row: Method) -> None:
     assert desk.audit.said() == [("protocol.command.denied", row.name, "incompatible_protocol")]
 
 
+@pytest.mark.usefixtures("serving_process")
 @pytest.mark.django_db(transaction=True)
 async def test_initialize_opens_the_connection() -> None:
     desk = Desk(without())
@@ -250,6 +258,7 @@ async def test_initialize_opens_the_connection() -> None:
     assert "result" in await desk.ask(VALID["protocol.ping"])
 
 
+@pytest.mark.usefixtures("serving_process")
 @pytest.mark.django_db(transaction=True)
 async def test_a_failed_initialize_leaves_the_connection_as_it_is() -> None:
     desk = Desk(without())
@@ -262,6 +271,7 @@ async def test_a_failed_initialize_leaves_the_connection_as_it_is() -> None:
     assert desk.client.initialized
 
 
+@pytest.mark.usefixtures("serving_process")
 @pytest.mark.django_db(transaction=True)
 async def test_versions_are_negotiated_before_draining_counts() -> None:
     """Behaviour 1.2."""
@@ -299,6 +309,7 @@ async def test_a_fault_of_ours_keeps_its_details(error: Exception) -> None:
     assert "result" in await desk.ask(VALID["server.info"])
 
 
+@pytest.mark.usefixtures("serving_process")
 @pytest.mark.django_db(transaction=True)
 async def test_what_a_failed_handler_asked_for_is_not_done() -> None:
     def fail(context: Context, _params: Any) -> Any:
