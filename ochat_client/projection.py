@@ -39,11 +39,11 @@ from sessions_app.events import (
 )
 from sessions_app.records import (
     Attachment,
-    Error,
     Grant,
     HistoryEntry,
     HistoryWindow,
     Job,
+    ObservedFailed,
     Operation,
     OperationCancelled,
     OperationCompleted,
@@ -229,6 +229,9 @@ class Projection:
 
     def _state_changed(self, change: LifecycleChange) -> None:
         self._set(desired_state=change.desired_state, observed_state=change.observed_state)
+        # Not by `session.error`, which also tells of a session that could not be loaded this time (behaviour 14.4).
+        if isinstance(change.observed_state, ObservedFailed):
+            self.failure = change.observed_state.error
 
     def _owner_changed(self, owner: Attachment | None) -> None:
         self.owner = owner
@@ -278,11 +281,8 @@ class Projection:
     def _upgraded(self, upgrade: PromptUpgrade) -> None:
         self._set(prompt_revision=upgrade.current_revision)
 
-    def _failed(self, error: Error) -> None:
-        self.failure = error
-
     def _only_told(self, _: object) -> None:
-        """A notice, or a workspace that no member of a snapshot shows."""
+        """A notice, an error, or a workspace: what no member of a snapshot shows."""
 
     # Inside
 
@@ -398,7 +398,7 @@ _APPLY: Mapping[EventKind, Callable[[Projection, Any], None]] = MappingProxyType
         "schedule.cancelled": Projection._schedule,
         "prompt.upgraded": Projection._upgraded,
         "workspace.state_changed": Projection._only_told,
-        "session.error": Projection._failed,
+        "session.error": Projection._only_told,
     }
 )
 """What each durable kind does, total over `EventKind`."""
