@@ -152,7 +152,6 @@ def answer(txn: Txn, operation: Operation, call_id: str, *, allowed: bool, outpu
     rows.update(row, ("state", "approved", "output"))
     if operation.parked:
         operation.parked = False
-        operation.updated_at = txn.now
         dispatch(txn, operation)
     else:
         operation_id = operation.id
