@@ -55,6 +55,7 @@ async def _rounds(host: Host, world: World, count: int) -> None:
     writer = await client.create(world, start=True)
     for number in range(count):
         if number % TURNS == TURNS - 1:
+            await writer.call("session.detach")
             writer = await client.create(world, start=True)
         told = len(peer.sequences())
         held = await _attach_during_the_end(host, world, writer, peer, number)
@@ -93,6 +94,7 @@ async def test_over_sockets(socket_site: SocketSite, rounds: int) -> None:
     writer = await creator.create(start=True)
     for number in range(rounds):
         if number % TURNS == TURNS - 1:
+            await writer.attached.detach()
             writer = await creator.create(start=True)
         answer = f"answer {number}."
         socket_site.model.answer(Reply(Text(answer)))
