@@ -76,6 +76,8 @@ def configuration(log_format: LogFormat) -> dict[str, Any]:
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},
             "django.db.backends": {"level": "WARNING"},
+            "httpx": {"level": "WARNING"},
+            "httpx2": {"level": "WARNING"},
             "channels_redis.pubsub": {"filters": ["without_traceback"]},
         },
     }
