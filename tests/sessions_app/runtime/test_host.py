@@ -10,7 +10,7 @@ import pytest
 from jobs_app import sweep
 from sessions_app.commands import operations
 from sessions_app.db import in_db
-from sessions_app.models import Operation, PromptRevision, Session
+from sessions_app.models import Operation, Process, PromptRevision, Session
 from tests.support.scripts import Gate, Say, Use
 from tests.support.turns import Turns
 from tests.support.waiting import eventually
@@ -72,6 +72,7 @@ async def test_work_whose_word_was_lost_is_found(turns: Turns) -> None:
     await turns.send(client)
     turns.loses_work = False
     turns.world.clock.advance(seconds=2)
+    await in_db(Process.objects.update, kind="worker", beat_at=turns.world.clock())
     await in_db(sweep.dispatch_unclaimed)
     await turns.idle(client)
     assert await turns.history(client) == ["user: hello", "assistant: ok"]
@@ -130,7 +131,7 @@ async def test_stopping_interrupts_what_does_not_finish(turns: Turns) -> None:
     turns.model.will(Use("read", '{"gate":"calling"}', call_id="a"))
     await turns.send(calling)
     await turns.gates.reached("calling")
-    await turns.host.stop(0.1)
+    await turns.host.stop(2)
     for client in (talking, calling):
         row = await turns.operation(client)
         assert (row.state, row.interruption) == ("interrupted", operations.SERVER_SHUTDOWN)
