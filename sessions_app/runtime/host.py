@@ -7,7 +7,6 @@ itself (`turn`) or how the word that there is work reaches the process (`jobs_ap
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -41,8 +40,8 @@ STOP_MARGIN_SECONDS = 3.0
 _TICK_SECONDS = 0.1
 """How often what running turns have streamed is looked at; it is saved by the turns' own pace, all of it in one commit."""
 
-_LOOK_TICKS = 5
-"""Every so many ticks their rows are looked at: a signal may have been lost."""
+_LOOK_SECONDS = 0.5
+"""How often their rows are looked at, all of them in one query: a signal may have been lost."""
 
 _HOST = socket.gethostname()
 
@@ -74,7 +73,9 @@ class TurnHost:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, None] = {}
         """Operations to look at when a turn ends, each once, first come first."""
+        self._ticking: asyncio.TimerHandle | None = None
         self._attending: asyncio.Task[None] | None = None
+        self._look_at = 0.0
         self._draining = False
         self._stop_reason = ""
 
@@ -125,17 +126,19 @@ class TurnHost:
         self._turns[operation_id] = turn
         if self._stop_reason:
             turn.stop(self._stop_reason)
-        if self._attending is None:
-            self._attending = asyncio.create_task(self._attend())
+        if self._ticking is None:
+            loop = asyncio.get_running_loop()
+            self._look_at = loop.time() + _LOOK_SECONDS
+            self._ticking = loop.call_later(_TICK_SECONDS, self._tick)
         try:
             await turn.run()
         finally:
             # A turn that parked may have been answered, claimed and begun again here before this one got to its end.
             if self._turns.get(operation_id) is turn:
                 del self._turns[operation_id]
-            if not self._turns and self._attending is not None:
-                self._attending.cancel()
-                self._attending = None
+            if not self._turns and self._ticking is not None:
+                self._ticking.cancel()
+                self._ticking = None
 
     async def stop(self, grace_seconds: float) -> None:
         """Claim nothing more; let turns finish or park within the grace, then end what still runs as interrupted."""
@@ -154,19 +157,26 @@ class TurnHost:
 
     # What all turns of the process share
 
-    async def _attend(self) -> None:
-        """While turns run: save what they stream, and wake those whose rows have changed though no signal came."""
-        for tick in itertools.count(1):
-            await asyncio.sleep(_TICK_SECONDS)
-            try:
-                await self._save()
-                if tick % _LOOK_TICKS == 0:
-                    await self._look_at_rows()
-            except Exception:  # the boundary of what serves all turns: the next tick tries again
-                log.exception("turns.not_attended", turns=len(self._turns))
+    def _tick(self) -> None:
+        """While turns run: wake those whose rows have changed though no signal came, and save what they stream.
 
-    async def _save(self) -> None:
-        now = asyncio.get_running_loop().time()
+        A timer, not a task: most turns are over before the first tick.
+        """
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.call_later(_TICK_SECONDS, self._tick)
+        if self._attending is None or self._attending.done():
+            self._attending = loop.create_task(self._attend(loop.time()))
+
+    async def _attend(self, now: float) -> None:
+        try:
+            if now >= self._look_at:
+                self._look_at = now + _LOOK_SECONDS
+                await self._look_at_rows()
+            await self._save(now)
+        except Exception:  # the boundary of what serves all turns: the next tick tries again
+            log.exception("turns.not_attended", turns=len(self._turns))
+
+    async def _save(self, now: float) -> None:
         due = [(turn, items) for turn in self._turns.values() if (items := turn.due(now))]
         if not due:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,7 +79,8 @@ class Turn:
         self._plan = plan
         self._gate = gate
         self._histories = histories
-        self._wake = asyncio.Event()
+        self._woken = False
+        self._sleeper: asyncio.Future[None] | None = None
         self._stop_reason = ""
         self._live = LiveEvents(
             claim.session_id, claim.operation_id, sequence=claim.live_sequence, anchor=claim.anchor
@@ -100,11 +101,13 @@ class Turn:
     def stop(self, reason: str) -> None:
         """End the operation as interrupted, with `reason`, at the next point where that can be done."""
         self._stop_reason = reason
-        self._wake.set()
+        self.look()
 
     def look(self) -> None:
         """Look at the rows again: the operation was cancelled, or a waiting call was answered."""
-        self._wake.set()
+        self._woken = True
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def due(self, now: float) -> Sequence[StreamedItem]:
         """Return the text to be saved at the loop time `now`; where items are finished, let them be committed instead."""
@@ -112,7 +115,7 @@ class Turn:
         if reply is None or now < self._save_at:
             return ()
         if reply.sayable():
-            self._wake.set()
+            self.look()
             return ()
         if not reply.changed:
             return ()
@@ -211,7 +214,7 @@ class Turn:
 
     async def _tend(self) -> None:
         """Commit what is finished of the reply, and go on only if the operation does: raises ClaimLost and Cancelling."""
-        self._wake.clear()
+        self._woken = False
         if self._stop_reason:
             raise _Stopping
         ready = self._reply.sayable() if self._reply is not None else []
@@ -271,7 +274,7 @@ class Turn:
             if not self._running:
                 raise InternalError("a call is in a state that nothing moves on", retryable=True)
             await self._wait(self._running.values())
-            self._wake.clear()
+            self._woken = False
             if self._stop_reason:
                 raise _Stopping
             # Also when nothing returned: it finds what was answered, and raises when the operation does not go on.
@@ -333,12 +336,15 @@ class Turn:
         """Commit the terminal transaction with whatever the last reply left: finished items, and text that was half said."""
         outputs = await self._stop_tools()
         self._live.flush()
-        ending = replace(
-            ending, streamed=(), outputs=outputs, promised=self._promised, in_doubt=self._in_doubt
-        )
         reply = self._reply
-        if reply is not None:
-            ending = replace(ending, entries=reply.finished, streamed=reply.unsaved())
+        ending = replace(
+            ending,
+            entries=reply.finished if reply is not None else (),
+            streamed=reply.unsaved() if reply is not None else (),
+            outputs=outputs,
+            promised=self._promised,
+            in_doubt=self._in_doubt,
+        )
         await self._finish(ending)
 
     async def _finish(self, ending: Ending) -> None:
@@ -372,19 +378,18 @@ class Turn:
 
     async def _wait(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Wait until one of the tasks is done, or somebody wakes this turn."""
-        woken = asyncio.create_task(self._wake.wait())
-        try:
-            await asyncio.wait([*tasks, woken], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
+        self._sleeper = asyncio.get_running_loop().create_future()
+        if not self._woken:
+            await asyncio.wait([*tasks, self._sleeper], return_when=asyncio.FIRST_COMPLETED)
 
-    async def _let_go(self, tasks: Collection[asyncio.Task[Any]]) -> None:
-        """Cancel the tasks and wait for them, but not for ever; what they raise is of no interest."""
-        for task in tasks:
-            task.cancel()
-        if not tasks:
+    async def _let_go(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Cancel the tasks that run and wait for them, but not for ever; what they raise is of no interest."""
+        running = [task for task in tasks if not task.done()]
+        if not running:
             return
-        done, late = await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+        for task in running:
+            task.cancel()
+        done, late = await asyncio.wait(running, timeout=_STOP_SECONDS)
         for task in done:
             if not task.cancelled():
                 task.exception()

@@ -71,6 +71,7 @@ async def test_work_whose_word_was_lost_is_found(turns: Turns) -> None:
     client = await turns.session()
     await turns.send(client)
     turns.loses_work = False
+    await in_db(turns.world.new_process)
     turns.world.clock.advance(seconds=2)
     await in_db(Process.objects.update, kind="worker", beat_at=turns.world.clock())
     await in_db(sweep.dispatch_unclaimed)
