@@ -7,6 +7,7 @@ Pure: no queries. Does not own: appending (`commands.entries`) or reading (`quer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -144,14 +145,13 @@ def call_item(kind: ToolCallKind, call_id: str, name: str, arguments: str) -> by
 
 
 def _cut(text: str, room: int) -> str:
-    """Return the longest beginning of `text` that takes at most `room` bytes inside JSON."""
-    if len(encode(text)) <= room:
+    """Return the longest beginning of `text` that takes at most `room` bytes inside JSON, quotes included."""
+    encoded = encode(text)
+    if len(encoded) <= room:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(encode(text[:middle])) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low]
+    head = encoded[: room - 1]
+    # The cut may have gone through a character: an escape has up to six bytes, UTF-8 up to four.
+    for left in range(len(head), len(head) - 6, -1):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(head[:left] + b'"', type=str)
+    raise AssertionError("no character is longer than six bytes")
