@@ -51,7 +51,12 @@ def leave() -> None:
     """Take this process off the list; what it held must have been given up before."""
     if _current:
         Process.objects.filter(id=_current[0]).delete()
-        _current.clear()
+        forget()
+
+
+def forget() -> None:
+    """Forget which process this is; for one that turns to another store (tests, the embedded host)."""
+    _current.clear()
 
 
 def is_alive(process_id: str) -> bool:

@@ -64,7 +64,11 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def sqlite_store(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> str:
     """The URL of a migrated SQLite file beside the run's own database."""
-    return _migrated(databases.sqlite_url(DATA_DIR / "other.sqlite3"), django_db_blocker)
+    file = DATA_DIR / "other.sqlite3"
+    if connection.vendor == "sqlite":
+        with django_db_blocker.unblock():
+            return databases.copy_sqlite(file)
+    return _migrated(databases.sqlite_url(file), django_db_blocker)
 
 
 @pytest.fixture(scope="session")

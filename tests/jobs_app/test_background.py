@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from channels.layers import InMemoryChannelLayer
 
 from jobs_app.background import Background
@@ -19,19 +17,12 @@ from sessions_app.db import database_now, in_db
 from sessions_app.limits import ServerSettings
 from sessions_app.models import Process, SweepLease
 from tests.support.waiting import eventually, until
-from tests.support.world import World, opened
+from tests.support.world import World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 FAST = ServerSettings(process_heartbeat_ms=10, config_poll_ms=10, maintenance_ms=10)
-
-
-@pytest.fixture
-def world(transactional_db: None, tmp_path: Path) -> Iterator[World]:
-    """A world with committed transactions: the loops work in database threads."""
-    with opened(tmp_path) as made:
-        yield made
 
 
 class Owner:
@@ -77,11 +68,11 @@ def beat_at() -> object:
     return Process.objects.get(id=processes.current_id()).beat_at
 
 
-async def test_a_process_beats_follows_watches_and_sweeps(world: World) -> None:
+async def test_a_process_beats_follows_watches_and_sweeps(stored_world: World) -> None:
     """14.2: "Every web and worker process runs the sweep loop"; 0.8: "each process has one heartbeat"; "Config poll in each
     process"."""
     owner = Owner()
-    await in_db(world.create)
+    await in_db(stored_world.create)
     before = await in_db(beat_at)
     async with owner.running():
         await eventually(lambda: owner.done["followed"] > 1 and owner.done["watched"], "the watches")
@@ -90,7 +81,7 @@ async def test_a_process_beats_follows_watches_and_sweeps(world: World) -> None:
     assert owner.done["lost"] == 0
 
 
-async def test_a_stopped_process_lets_another_one_sweep(world: World) -> None:
+async def test_a_stopped_process_lets_another_one_sweep(stored_world: World) -> None:
     """14.2: "a lease row lets one of them act"."""
     async with Owner().running():
         await in_db(until, _is_led, "the lease")
@@ -104,7 +95,7 @@ def _is_led() -> bool:
     return lease is not None and lease.expires_at > database_now()
 
 
-async def test_a_draining_process_says_so(world: World) -> None:
+async def test_a_draining_process_says_so(stored_world: World) -> None:
     """14.3: a process that stops takes no new work, and tells the others."""
     async with Owner().running() as background:
         await background.drain()
@@ -112,7 +103,7 @@ async def test_a_draining_process_says_so(world: World) -> None:
         await in_db(until, lambda: Process.objects.filter(draining=True).exists(), "it stays so")
 
 
-async def test_a_process_that_was_taken_for_dead_is_told(world: World) -> None:
+async def test_a_process_that_was_taken_for_dead_is_told(stored_world: World) -> None:
     """14.4: what it held was ended by others: it must stop."""
     owner = Owner()
     async with owner.running():
@@ -120,7 +111,7 @@ async def test_a_process_that_was_taken_for_dead_is_told(world: World) -> None:
         await eventually(lambda: owner.done["lost"] > 0, "the loss")
 
 
-async def test_a_failing_watch_is_tried_again(world: World) -> None:
+async def test_a_failing_watch_is_tried_again(stored_world: World) -> None:
     owner = Owner()
     owner.failures = 1
     async with owner.running():

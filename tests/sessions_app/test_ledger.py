@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from channels.layers import InMemoryChannelLayer
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connection, connections
 
 from permissions_app.models import AuditRecord
 from sessions_app import clock, ledger, limits, participants
@@ -185,7 +185,7 @@ def test_two_writers_take_turns(committed_world: World) -> None:
     assert world.counters(client) == (before[0] + 2, before[1] + 2)
 
 
-def test_waiting_for_the_lock_ends(committed_world: World, database: str) -> None:
+def test_waiting_for_the_lock_ends(committed_world: World) -> None:
     """0.1: "Waiting for the lock longer than `session_lock_timeout_ms` yields `command_queue_full`"; the SQLite store's lock is
     `store_locked`; 11.3: neither is an outcome."""
     world = committed_world
@@ -197,7 +197,7 @@ def test_waiting_for_the_lock_ends(committed_world: World, database: str) -> Non
             other.submit(blocked).result(30)
 
     def blocked() -> None:
-        expected = StoreLocked if database == "sqlite" else CommandQueueFull
+        expected = StoreLocked if connection.vendor == "sqlite" else CommandQueueFull
         try:
             with limits.using(settings), pytest.raises(expected) as refused:
                 world.stop(client, key="waited")

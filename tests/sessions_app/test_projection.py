@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
@@ -227,6 +227,7 @@ def test_entries_in_events(held: list[HistoryEntry], view: View) -> None:
                 check_entries([read], held[:1], view)
 
 
+@settings(max_examples=40)
 @given(held=st.lists(entries(), max_size=3), view=st.sampled_from(VIEWS))
 def test_snapshots_and_windows(held: list[HistoryEntry], view: View) -> None:
     """8.8: each part needs its right; 12.3: a window keeps its flags and cursors."""
@@ -242,6 +243,7 @@ def test_snapshots_and_windows(held: list[HistoryEntry], view: View) -> None:
     check_entries([project_entry(entry, view) for entry in held], held, view)
 
 
+@settings(max_examples=40)
 @given(held=st.lists(entries(), max_size=3), view=st.sampled_from(VIEWS))
 def test_replacement_snapshots(held: list[HistoryEntry], view: View) -> None:
     """8.7: "session.updated with replacement snapshot | full, snapshot projected | redacted, snapshot projected"."""

@@ -165,6 +165,8 @@ class World:
     dispatched: Dispatched = field(default_factory=Dispatched)
     gate: Gate = field(default_factory=Gate)
     _lawful: bool = True
+    _demo: PromptDefinition | None = None
+    _workspaces: dict[str, WorkspaceDefinition] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     # Processes and the catalog
@@ -209,13 +211,16 @@ class World:
             profile_revision=profile or self.profile(tool_default="ask", unattended="wait"),
             current_revision=pinned.keep(captured),
         )
-        row.allowed_workspaces.set([self.physical(), self.temporary()])
+        row.allowed_workspaces.add(self.physical(), self.temporary())
+        if name == "demo":
+            self._demo = row
         return row
 
     def physical(self) -> WorkspaceDefinition:
         """The physical workspace, whose folder is there."""
         root = self.folder / "project"
-        root.mkdir(exist_ok=True)
+        if "physical" not in self._workspaces:
+            root.mkdir()
         return self._workspace("physical", path=str(root))
 
     def temporary(self) -> WorkspaceDefinition:
@@ -227,11 +232,11 @@ class World:
         return workspaces.session_folder(session_id)
 
     def _workspace(self, kind: str, **options: str) -> WorkspaceDefinition:
-        row, _ = WorkspaceDefinition.objects.get_or_create(
-            id=ids.derived_id("wsd", kind),
-            defaults={"name": kind, "kind": kind, "access": "shared_write", **options},
-        )
-        return row
+        if kind not in self._workspaces:
+            self._workspaces[kind] = WorkspaceDefinition.objects.create(
+                id=ids.derived_id("wsd", kind), name=kind, kind=kind, access="shared_write", **options
+            )
+        return self._workspaces[kind]
 
     def spec(
         self,
@@ -245,7 +250,7 @@ class World:
         **other: Any,
     ) -> SessionSpec:
         """What a session is made of: detached and durable, not started, in the physical workspace."""
-        known = prompt or PromptDefinition.objects.filter(name="demo").first() or self.prompt()
+        known = prompt or self._demo or self.prompt()
         return SessionSpec(
             **{
                 "execution_host": "daemon",
@@ -557,7 +562,7 @@ def opened(folder: Path) -> Iterator[World]:
             yield world
             world.check_laws()
     finally:
-        processes.leave()
+        processes.forget()
         participants.install(*before)
         pinned.forget()
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
+from pytest_django.plugin import DjangoDbBlocker
 
+from tests.support import databases
 from tests.support.world import World, opened
 
 
@@ -26,8 +28,26 @@ def timed_world(world: World) -> World:
     return world
 
 
-@pytest.fixture
-def committed_world(database: str, tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def committed_world(
+    request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker, tmp_path: Path
+) -> Iterator[World]:
     """A world in each database in turn, with committed transactions: for what depends on locks and isolation."""
-    with opened(tmp_path) as made:
-        yield made
+    url: str = request.getfixturevalue(f"{request.param}_store")
+    with django_db_blocker.unblock(), databases.using(url):
+        try:
+            with opened(tmp_path) as made:
+                yield made
+        finally:
+            databases.flush()
+
+
+@pytest.fixture
+def stored_world(sqlite_store: str, django_db_blocker: DjangoDbBlocker, tmp_path: Path) -> Iterator[World]:
+    """A world in one database with committed transactions: for what works in other threads."""
+    with django_db_blocker.unblock(), databases.using(sqlite_store):
+        try:
+            with opened(tmp_path) as made:
+                yield made
+        finally:
+            databases.flush()
