@@ -33,8 +33,8 @@ GATHER_SECONDS = 0.01
 """What comes this soon behind the last batch leaves together: no reader sees it, and a message costs each process more than the
 events in it. The first event after a pause leaves with what came in the same tick of the loop."""
 
-_MOST_WAITING = 1024
-"""Events that may wait while a step is being committed; more are dropped."""
+_MOST_TOGETHER = 1024
+"""Events that leave together at most; while a step is being committed no more than these wait, and the rest is dropped."""
 
 
 class LiveEvents:
@@ -119,10 +119,11 @@ class LiveEvents:
         self.flush()
 
     def _add(self, kind: LiveEventKind, payload: LivePayload) -> None:
-        if self._closed or len(self._waiting) >= _MOST_WAITING:
-            return
-        self._waiting.append((kind, payload))
-        self._schedule()
+        if len(self._waiting) >= _MOST_TOGETHER and not self._held:
+            self.flush()
+        if not self._closed and len(self._waiting) < _MOST_TOGETHER:
+            self._waiting.append((kind, payload))
+            self._schedule()
 
     def _schedule(self) -> None:
         if self._waiting and self._flush is None and not self._held:

@@ -63,7 +63,7 @@ class ToolContext:
     workspace: str | None
     """The canonical root of the session's workspace, if it has one on this host."""
     progress: Callable[[ToolProgressChannel, str], None] = field(repr=False)
-    """Tell live readers more output of the call; dropped when they are slow."""
+    """Tell live readers more output of the call; dropped when they are slow. To be called in the loop."""
 
 
 class Tool(Protocol):

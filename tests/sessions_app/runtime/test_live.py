@@ -157,6 +157,14 @@ async def test_what_comes_in_one_tick_leaves_as_one_message(turns: Turns) -> Non
     assert len(batch) > 200
 
 
+async def test_a_burst_is_told_whole(turns: Turns) -> None:
+    client = await turns.session()
+    turns.model.will(Say(*(f"{number} " for number in range(3000))))
+    await turns.turn(client)
+    told = [streamed(event)[1] for event in turns.live(client)]
+    assert told.count("output_text.delta") == 3000
+
+
 async def test_the_first_event_waits_for_nothing(turns: Turns) -> None:
     client = await turns.session()
     turns.model.will(Say("Hel", Gate("here"), "lo"))
