@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,8 +71,39 @@ EXAMPLES = [
 _INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine(
     "integer", lambda _checker, value: isinstance(value, int) and not isinstance(value, bool)
 )
+
+
+def _is_of_another_tag(schema: Any, instance: Any) -> bool:
+    """Tell whether a constant member of an object rules a schema out, without looking at anything else."""
+    if not isinstance(schema, dict) or not isinstance(instance, dict):
+        return False
+    if "$ref" in schema:
+        return _is_of_another_tag(DEFS[schema["$ref"].rpartition("/")[2]], instance)
+    return any(
+        isinstance(member, dict)
+        and "const" in member
+        and name in instance
+        and instance[name] != member["const"]
+        for name, member in schema.get("properties", {}).items()
+    )
+
+
+def _one_of(validator: Any, choices: Any, instance: Any, schema: Any) -> Any:
+    """Do as the library, which tries every choice in full, leaving out those of another tag."""
+    left = [choice for choice in choices if not _is_of_another_tag(choice, instance)]
+    return _LIBRARY["oneOf"](validator, left, instance, schema)
+
+
+def _if(validator: Any, condition: Any, instance: Any, schema: Any) -> Any:
+    """Do as the library, without trying in full what its tag says."""
+    if "else" not in schema and _is_of_another_tag(condition, instance):
+        return ()
+    return _LIBRARY["if"](validator, condition, instance, schema)
+
+
+_LIBRARY: Mapping[str, Any] = Draft202012Validator.VALIDATORS
 _Strict: type[Validator] = extend(  # type: ignore[no-untyped-call]  # the stubs leave this function out
-    Draft202012Validator, type_checker=_INTEGERS
+    Draft202012Validator, type_checker=_INTEGERS, validators={"oneOf": _one_of, "if": _if}
 )
 
 
