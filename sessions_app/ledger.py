@@ -253,6 +253,16 @@ def spanning(
     if outcome is not None:
         return _delivered(outcome)
     try:
+        return _spanned(call, session_id, prepare, body)
+    finally:
+        receipts.put_down(call, session_id)
+
+
+def _spanned(
+    call: Call, session_id: str, prepare: Callable[[], Prepared], body: Callable[[Txn, Prepared], T]
+) -> T:
+    """Do the work of a spanning command and settle its pending receipt."""
+    try:
         prepared = prepare()
         with session_txn(session_id, call.caller) as txn:
             access.check(call.caller, txn.session, session_id)

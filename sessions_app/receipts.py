@@ -78,8 +78,8 @@ def is_outcome(refusal: Refusal) -> bool:
 def replay(call: Call, session_id: str, result: type[T]) -> T | Refusal | None:
     """Return the stored outcome of a call's key, or None when the key is new.
 
-    Raises IdempotencyConflict for other params under the same key, Interrupted when the process that worked on it is gone,
-    Pending while it lives.
+    Raises IdempotencyConflict for other params under the same key, Pending while somebody works on it, Interrupted when the
+    process that did is gone, or could not settle it.
     """
     if call.key is None:
         return None
@@ -89,9 +89,9 @@ def replay(call: Call, session_id: str, result: type[T]) -> T | Refusal | None:
     if not compare_digest(bytes(receipt.digest), call.digest):
         raise IdempotencyConflict("this idempotency key was used with other parameters")
     if receipt.state == "pending":
-        if processes.is_alive(receipt.process_id):
+        if _is_worked_on(receipt):
             raise Pending(call.method)
-        raise Interrupted("the process that worked on this call is gone; its outcome is unknown")
+        raise Interrupted("nobody works on this call any more; its outcome is unknown")
     if receipt.state == "refusal":
         return from_error(msgspec.json.decode(receipt.outcome or b"", type=Error))
     return msgspec.json.decode(receipt.outcome or b"", type=result)
@@ -107,8 +107,31 @@ def insert(call: Call, session_id: str, outcome: msgspec.Struct | Refusal) -> No
 
 
 def open_pending(call: Call, session_id: str) -> None:
-    """Leave a pending receipt of this process. Raises Pending when a concurrent duplicate has just left one."""
+    """Leave a pending receipt of this process. Raises Pending when a concurrent duplicate has just left one.
+
+    Whoever leaves one calls `put_down` in the end, whatever became of the work.
+    """
     _insert(call, session_id, None)
+    _worked_on.add(_key(call, session_id))
+
+
+def put_down(call: Call, session_id: str) -> None:
+    """Say that this process no longer works on a call: a receipt that is still pending then was left by a failing store."""
+    _worked_on.discard(_key(call, session_id))
+
+
+_worked_on: set[tuple[str, str, str, str]] = set()
+"""The calls that this process works on outside a transaction."""
+
+
+def _key(call: Call, session_id: str) -> tuple[str, str, str, str]:
+    return call.caller.principal_id or "", session_id, call.method, call.key or ""
+
+
+def _is_worked_on(receipt: Receipt) -> bool:
+    if processes.is_current(receipt.process_id):
+        return (receipt.principal_id, receipt.session_id, receipt.method, receipt.key) in _worked_on
+    return processes.is_alive(receipt.process_id)
 
 
 def _insert(call: Call, session_id: str, outcome: msgspec.Struct | Refusal | None) -> None:

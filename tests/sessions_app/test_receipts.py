@@ -168,6 +168,15 @@ def test_a_pending_receipt_of_a_dead_process_answers_interrupted(world: World, b
         world.start(client, key="k", digest=b"x")
 
 
+def test_a_pending_receipt_that_nobody_works_on_is_interrupted(world: World) -> None:
+    """11.3: its outcome is unknown: a store that failed while it should have been settled must not make its key wait for ever."""
+    client = world.create()
+    leave_pending(world, client, processes.current_id())
+    receipts.put_down(world.call(client.caller, "session.start", "k"), client.session_id)
+    with pytest.raises(Interrupted):
+        world.start(client, key="k")
+
+
 def test_a_receipt_taken_for_interrupted_is_not_settled(world: World) -> None:
     """11.3: it "never re-runs": what was told `interrupted` must not turn into a success behind the caller's back."""
     client = world.idle()
