@@ -228,3 +228,24 @@ def test_a_stopping_worker_gives_up_what_it_holds(world: World) -> None:
     assert world.states(parked) == ("running", "running_turn")
     assert Operation.objects.get(session_id=parked.session_id).parked
     assert not Attachment.objects.exists()
+
+
+def test_a_process_that_stops_leaves_the_list(world: World) -> None:
+    """14.3: what it still holds is ended, then it is gone: nobody has to find it dead."""
+    client = world.idle()
+    world.turn(client)
+    here = processes.current_id()
+    recovery.leave(operations.SERVER_SHUTDOWN)
+    assert not Process.objects.filter(id=here).exists()
+    assert world.states(client) == ("running", "idle")
+
+
+def test_a_process_that_could_not_end_everything_stays_on_the_list(world: World) -> None:
+    """Taken off, it would leave operations that nobody holds: another worker would ask the model again."""
+    client = world.idle()
+    world.turn(client)
+    Operation.objects.update(streamed=b"no json")
+    here = processes.current_id()
+    recovery.leave(operations.SERVER_SHUTDOWN)
+    assert Process.objects.filter(id=here).exists()
+    assert Operation.objects.get().process_id == here

@@ -429,6 +429,17 @@ def test_spanning_work_is_refused_before_it_begins(world: World, accepts: bool) 
     assert Receipt.objects.get(key="span").state == "refusal"
 
 
+def test_a_draining_process_begins_no_spanning_work(world: World) -> None:
+    """1.1, step 7: a new message with attachments is new work like any other; what is settled is replayed."""
+    client = world.idle()
+    outside = Outside(world, client)
+    with pytest.raises(ServerShuttingDown):
+        outside.call(draining=True)
+    assert outside.seen == []
+    answer = outside.call()
+    assert outside.call(draining=True) == answer
+
+
 def test_a_refusal_of_spanning_work_is_settled(world: World) -> None:
     """11.3: success or refusal, an outcome is stored once."""
     client = world.idle()

@@ -243,6 +243,24 @@ def test_the_newest_call_of_an_id_is_answered(world: World) -> None:
     world.finish(claim)
 
 
+def test_one_reply_does_not_use_a_call_id_twice(world: World) -> None:
+    """An answer names its call by its id: the second call of the id is refused, the first one waits."""
+    client = world.idle()
+    claim = world.turn(client)
+    wanted = [Proposed(call_id="same", name="ask", kind="function", arguments="{}")] * 2
+    entry = history.entry_of(history.call_item("function", "same", "ask", "{}"))
+    assert calls.propose(claim, [entry] * 2, wanted, world.gate, TIERS, started, live_sequence=0).parked
+    assert states(client) == ["waiting", "done"]
+    assert world.answer(client, "same")
+    claim = world.claim(client)
+    assert starts(world.advance(claim)) == ["same"]
+    world.advance(claim, (0, "out"))
+    assert said(client, world)[2:] == [
+        "output: same: out",
+        "output: same: The call was not run: another call has the same id.",
+    ]
+
+
 def test_two_answers_race(committed_world: World) -> None:
     """7.3: "First commit wins": one answer counts, the turn is queued once."""
     world = committed_world
