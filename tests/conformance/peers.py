@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from ochat_client import AttachedSession, Client, Projection, ProtocolError, methods, new_key
+from ochat_client import AttachedSession, Client, Projection, ProtocolError, differences, methods, new_key
 from ochat_client.calls import W
 from ochat_client.methods import Method, R
 from ochat_site.dialects.ochat1.types import (
     AttachReplayEvents,
     AttachReplaySnapshot,
+    MutationResult,
     SendMessageResult,
     SessionAttachParams,
     SessionCreateParams,
@@ -106,6 +107,7 @@ class Peer:
     def __init__(self, client: Client, wire: Checked) -> None:
         self.client = client
         self.wire = wire
+        self.holds: list[Hold] = []
 
     async def close(self) -> None:
         """End the connection."""
@@ -171,11 +173,13 @@ class Hold:
         self.lives: list[LiveEvent] = []
         self.projection: Projection | None = None
         """There when the attach was answered by a snapshot."""
+        self._left = False
         match attached.result.replay:
             case AttachReplaySnapshot(snapshot=snapshot):
                 self.projection = Projection(snapshot)
             case AttachReplayEvents(events=events):
                 self.events.extend(events)
+        peer.holds.append(self)
 
     @property
     def sequence(self) -> int:
@@ -262,6 +266,23 @@ class Hold:
     async def stop(self, mode: StopMode = "graceful", **options: Any) -> SessionMutationResult:
         """Stop the session."""
         return await self.mutate(methods.SESSION_STOP, mode=mode, **options)
+
+    async def detach(self) -> MutationResult:
+        """Give the attachment up."""
+        self._left = True
+        return await self.attached.detach()
+
+    async def check_law(self) -> None:
+        """Check the replay law over the wire: what was told makes of the first snapshot what a snapshot says now."""
+        if self.projection is None or self._left or self.peer.client.is_closed:
+            return
+        now = await self.snapshot()
+        while self.projection.sequence < now.latest_event_sequence:
+            await self.next()
+            if self.projection.sequence > now.latest_event_sequence:
+                now = await self.snapshot()
+        found = differences(self.projection.snapshot(), now)
+        assert not found, "; ".join(found)
 
     async def cancel(self, operation_id: str) -> SessionMutationResult:
         """Cancel an operation."""

@@ -103,6 +103,13 @@ class Door(ABC):
         """
         return await in_db(_respond, hold.attachment_id, permission, choice, reason)
 
+    async def check_laws(self) -> None:
+        """Check what holds at the end of every test: nothing was sent that must not be, and the replay law for every client."""
+        for peer in self._peers:
+            for hold in peer.holds:
+                await hold.check_law()
+        assert self.problems == []
+
     async def close(self) -> None:
         """Let every client go."""
         for peer in self._peers:

@@ -99,7 +99,7 @@ async def test_a24(site: Site) -> None:
     peer = await site.peer()
 
     info = await peer.call("server.info")
-    assert info["transports"] == ["http", "websocket"]
+    assert info["transports"] == ["websocket"]
     assert info["unsafe_development_auth"] is False
     assert (await peer.call("server.health"))["status"] in ("healthy", "degraded")
     prompts = (await peer.call("prompt.list", limit=100))["items"]

@@ -73,7 +73,7 @@ async def test_e4(site: Site) -> None:
 
     other = await (await site.peer()).attach(hold.session_id)
     assert await hold.counters() == (revision + 1, sequence)
-    left = await other.attached.detach()
+    left = await other.detach()
     assert (left.revision, left.latest_event_sequence) == (revision + 2, sequence)
     assert await hold.counters() == (revision + 2, sequence)
 
@@ -156,7 +156,7 @@ async def _leave(owner: Hold, way: str) -> None:
     if way == "closes":
         await owner.peer.close()
     else:
-        await owner.attached.detach()
+        await owner.detach()
 
 
 async def _reclaimed(peer: Peer, session_id: str, token: str) -> Hold:

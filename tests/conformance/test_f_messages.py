@@ -76,8 +76,10 @@ async def test_f5(site: Site) -> None:
     await hold.start()
     assert await code(hold.say(" \n\t")) == "invalid_request"
     # As only a moderator does it, and there is none yet.
-    await in_db(Session.objects.filter(id=hold.session_id).update, halted=True, halt_reason="enough")
+    row = Session.objects.filter(id=hold.session_id)
+    await in_db(row.update, halted=True, halt_reason="enough")
     halted = await refusal(hold.say())
+    await in_db(row.update, halted=False, halt_reason="")
     assert (halted.code, halted.retryable) == ("invalid_state", False)
     assert history(await hold.snapshot()) == HELLO[:1]
 

@@ -74,7 +74,7 @@ async def test_g3(site: Site, profile: str) -> None:
     observer = await (await site.peer()).attach(writer.session_id, "read_only")
     await writer.say("go")
     await observer.until_text("soon")
-    await writer.attached.detach()
+    await writer.detach()
     site.model.open("gate")
 
     if profile == "interactive":

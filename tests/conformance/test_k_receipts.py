@@ -48,7 +48,7 @@ async def test_k5(site: Site) -> None:
 
     full = await refusal(other.client.call(methods.SESSION_ATTACH, params))
     assert (full.code, full.retryable) == ("resource_limit", False)
-    await holds[-1].attached.detach()
+    await holds[-1].detach()
     again = await refusal(other.client.call(methods.SESSION_ATTACH, params))
     assert (again.code, again.message) == (full.code, full.message)
     await other.attach(first.session_id)

@@ -48,9 +48,11 @@ async def door(
 ) -> AsyncIterator[InstalledDoor]:
     """The installation, as clients find it; nothing is scripted and nothing recorded of its model."""
     made = InstalledDoor(installed, LLMock(llmock_server).reset())
-    yield made
-    await made.close()
-    assert made.problems == []
+    try:
+        yield made
+        await made.check_laws()
+    finally:
+        await made.close()
 
 
 @pytest.fixture

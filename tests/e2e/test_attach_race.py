@@ -94,7 +94,7 @@ async def test_over_sockets(socket_site: SocketSite, rounds: int) -> None:
     writer = await creator.create(start=True)
     for number in range(rounds):
         if number % TURNS == TURNS - 1:
-            await writer.attached.detach()
+            await writer.detach()
             writer = await creator.create(start=True)
         answer = f"answer {number}."
         socket_site.model.answer(Reply(Text(answer)))
@@ -106,7 +106,7 @@ async def test_over_sockets(socket_site: SocketSite, rounds: int) -> None:
             said = history(hold.view.snapshot())
             assert said[-1] == f"assistant: {answer}"
             assert said.count(f"assistant: {answer}") == 1
-            await hold.attached.detach()
+            await hold.detach()
         await _until_idle(writer)
 
 

@@ -23,7 +23,7 @@ from sessions_app.projection import project_event
 from sessions_app.records import LivenessOwnerBound, PermissionChoice
 from sessions_app.records import Session as SessionRecord
 from sessions_app.views import FULL
-from tests.support.replay_law import leaves, replay_law, snapshots
+from tests.support.replay_law import VIEWS, leaves, replay_law, snapshot
 from tests.support.world import Client, World, assistant
 
 STATE = "session"
@@ -73,13 +73,14 @@ def test_create(world: World, start: bool) -> None:
     client = world.create(start=start, labels={"a": "b"})
     (created,) = world.events(client.session_id)
 
-    for view, snapshot in snapshots(client.session_id).items():
+    for view in VIEWS:
+        shown = snapshot(client.session_id, view)
         payload = read_payload(project_event(created, view))
         assert isinstance(payload, SessionRecord)
         summary = SessionRecord(**{name: getattr(payload, name) for name in SessionRecord.__struct_fields__})
         # Its counters are those from before its transaction (wire 9).
-        summary = replace(summary, revision=snapshot.revision, latest_event_sequence=1)
-        assert equal_by_law(replace(snapshot, session=summary), snapshot)
+        summary = replace(summary, revision=shown.revision, latest_event_sequence=1)
+        assert equal_by_law(replace(shown, session=summary), shown)
 
 
 def test_attach_and_detach(world: World) -> None:
@@ -123,13 +124,13 @@ def test_a_stop_does_not_tell_that_it_cancels(world: World) -> None:
     """
     client = world.idle()
     claim = world.turn(client)
-    before = snapshots(client.session_id)[FULL]
+    before = snapshot(client.session_id)
     world.stop(client, "cancel")
     projection = Projection(before)
     for event in world.events(client.session_id, before.latest_event_sequence):
         projection.apply(project_event(event, FULL))
 
-    found = leaves(projection.snapshot(), snapshots(client.session_id)[FULL])
+    found = leaves(projection.snapshot(), snapshot(client.session_id))
     assert {leaf.partition(":")[0] for leaf in found} == {
         ".session.active_operation.state.type",
         ".session.active_operation.updated_at",
@@ -305,7 +306,7 @@ def test_a_request_is_opened_and_answered(
     client, claim = _asking(world)
     with replay_law(client.session_id, STATE, HISTORY, "permissions"):
         world.propose(claim, "write", "write", gate=PermissionGate())
-    first, second = reversed(snapshots(client.session_id)[FULL].permissions)
+    first, second = reversed(snapshot(client.session_id).permissions)
     with replay_law(client.session_id, STATE, "permissions", *grants_made):
         _respond(world, client, first.id, choice)
     with replay_law(client.session_id, STATE, "permissions"):
@@ -342,8 +343,8 @@ def test_a_request_ends_with_its_operation(world: World, how: str) -> None:
 def test_a_grant_is_revoked(world: World) -> None:
     client, claim = _asking(world)
     world.propose(claim, "write", gate=PermissionGate())
-    (request,) = snapshots(client.session_id)[FULL].permissions
+    (request,) = snapshot(client.session_id).permissions
     _respond(world, client, request.id, "approve_session")
-    (grant,) = snapshots(client.session_id)[FULL].grants
+    (grant,) = snapshot(client.session_id).grants
     with replay_law(client.session_id, "grants"):
         grants.revoke_grant(world.call(client.caller, "grant.revoke"), client.session_id, grant.id, "enough")

@@ -76,9 +76,11 @@ async def socket_site(
     """Real processes behind a WebSocket."""
     model_server.reset()
     site = SocketSite(site_processes, model_server)
-    yield site
-    await site.close()
-    assert site.problems == []
+    try:
+        yield site
+        await site.check_laws()
+    finally:
+        await site.close()
 
 
 @pytest.fixture
@@ -91,9 +93,11 @@ async def local_site(
     model_server.reset()
     site = LocalSite(settings.ENV.data_dir, model_server)
     await site.start()
-    yield site
-    await site.close()
-    assert site.problems == []
+    try:
+        yield site
+        await site.check_laws()
+    finally:
+        await site.close()
 
 
 @pytest.fixture(params=["socket_site", "local_site"], ids=["websocket", "in-process"])
