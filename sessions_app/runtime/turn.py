@@ -163,7 +163,7 @@ class Turn:
             return _broken()
 
     async def _loop(self) -> Ending | None:
-        progress = await self._advance(()) if self.claim.resumed else None
+        progress = await self._advance() if self.claim.resumed else None
         while True:
             if progress is not None:
                 progress = await self._call(progress)
@@ -254,10 +254,16 @@ class Turn:
         reply.committed(len(said))
         return progress
 
-    async def _advance(self, finished: Sequence[Finished]) -> Progress:
-        return await self._step(
+    async def _advance(self) -> Progress:
+        """Commit what has returned, and find what was answered. What is not committed is still there when the turn ends."""
+        done = [position for position, task in self._running.items() if task.done()]
+        finished = [Finished(position, self._running[position].result()) for position in done]
+        progress = await self._step(
             lambda: calls.advance(self.claim, finished, self._started, self._live.sequence)
         )
+        for position in done:
+            del self._running[position]
+        return progress
 
     async def _step(self, step: Callable[[], Progress]) -> Progress:
         """Commit a step of the calls, and start those that it says may start."""
@@ -277,13 +283,9 @@ class Turn:
             self._woken = False
             if self._stop_reason:
                 raise _Stopping
-            # Also when nothing returned: it finds what was answered, and raises when the operation does not go on.
-            progress = await self._advance(self._returned())
+            # Also when nothing returned: it raises when the operation does not go on.
+            progress = await self._advance()
         return progress
-
-    def _returned(self) -> list[Finished]:
-        done = [position for position, task in self._running.items() if task.done()]
-        return [Finished(position, self._running.pop(position).result()) for position in done]
 
     def _start(self, row: ToolCall) -> None:
         if row.started is not None:

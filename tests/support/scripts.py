@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -195,6 +195,8 @@ class ScriptedTool:
     tier: Tier = "read"
     yields: bool = True
     """When it is cancelled; otherwise it returns what it has."""
+    first: Callable[[], Awaitable[object]] | None = None
+    """What happens while it runs."""
     then: Callable[[str], ToolOutput] = lambda arguments: f"did {arguments}"
     runs: list[str] = field(default_factory=list)
     workspaces: list[str | None] = field(default_factory=list)
@@ -225,6 +227,8 @@ class ScriptedTool:
             if self.yields:
                 raise
             return "what I have"
+        if self.first is not None:
+            await self.first()
         return self.then(arguments)
 
 

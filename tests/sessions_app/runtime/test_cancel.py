@@ -146,6 +146,18 @@ async def test_cancel_while_parked(turns: Turns) -> None:
     assert "permission.resolved cancelled" in story
 
 
+async def test_what_returns_behind_the_cancellation_is_kept(turns: Turns) -> None:
+    """What a call did is told to the model wherever that is known."""
+    turns.loses_signals = True
+    client = await turns.session()
+    turns.tools["read"].first = lambda: turns.cancel(client)
+    turns.model.will(Use("read", call_id="a"))
+    await turns.send(client)
+    await turns.idle(client)
+    turns.tools["read"].first = None
+    await check_cancelled(turns, client, ["call: a", "output: a: did {}"])
+
+
 async def test_cancel_twice(turns: Turns) -> None:
     """F8."""
     client = await turns.session()
