@@ -382,7 +382,7 @@ class StoredEvent:
 EVENT_OVERHEAD = 256
 """More than the ids, numbers, time and punctuation of one encoded event take beside its payload."""
 
-_EVENTS = rows.Select(SessionEvent, "session_id = %s AND sequence > %s", order="sequence LIMIT %s")
+_EVENTS = rows.Select(SessionEvent, "session_id = %s AND sequence > %s", order="sequence")
 _EVENTS_AT_ONCE = 128
 """Fetched by one statement, before their sizes are looked at."""
 
@@ -398,14 +398,14 @@ def read_events(
     taken: list[StoredEvent] = []
     size = 0
     while limit > len(taken):
-        rows_wanted = min(limit - len(taken), _EVENTS_AT_ONCE)
-        found = _EVENTS.all(session_id, after, rows_wanted)
+        wanted = min(limit - len(taken), _EVENTS_AT_ONCE)
+        found = _EVENTS.all(session_id, after, at_most=wanted)
         for row in found:
             size += len(row.payload) + EVENT_OVERHEAD
             if taken and size > max_bytes:
                 return taken
             taken.append(_stored(row))
-        if len(found) < rows_wanted:
+        if len(found) < wanted:
             break
         after = taken[-1].sequence
     return taken

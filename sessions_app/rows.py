@@ -46,21 +46,27 @@ class Select(Generic[M]):
     """A kept query for whole rows of one model.
 
     `where` is SQL with `%s` for each parameter; columns go by their names. `lock` asks for the rows' locks where the database
-    has them (SQLite's writers hold the whole store instead). `order` is the SQL of an ORDER BY, and of a LIMIT behind it.
+    has them (SQLite's writers hold the whole store instead). `order` is the SQL of an ORDER BY.
     """
 
     def __init__(self, model: type[M], where: str, *, order: str = "", lock: bool = False) -> None:
         self._model = model
-        self._tail = f" WHERE {where}" + (f" ORDER BY {order}" if order else "")
+        self._where = f" WHERE {where}"
+        self._order = f" ORDER BY {order}" if order else ""
         self._lock = lock
 
-    def all(self, *params: Any) -> list[M]:
-        """Return the rows that match, as unshared instances."""
+    def all(self, *params: Any, at_most: int | None = None) -> list[M]:
+        """Return the rows that match, or the first `at_most` of them, as unshared instances."""
         database = _database()
         table = _table(self._model, database.vendor)
-        lock = " FOR UPDATE" if self._lock and database.features.has_select_for_update else ""
+        statement = table.select + self._where + self._order
+        if at_most is not None:
+            statement += " LIMIT %s"
+            params = (*params, at_most)
+        if self._lock and database.features.has_select_for_update:
+            statement += " FOR UPDATE"
         with database.cursor() as cursor:
-            cursor.execute(table.select + self._tail + lock, params)
+            cursor.execute(statement, params)
             found = cursor.fetchall()
         return [self._instance(table, values, database.alias) for values in found]
 
@@ -68,6 +74,23 @@ class Select(Generic[M]):
         """Return one row that matches, or None."""
         rows = self.all(*params)
         return rows[0] if rows else None
+
+    def any(self, *params: Any) -> bool:
+        """Tell whether a row matches."""
+        return self._value("1", " LIMIT 1", params) is not None
+
+    def count(self, *params: Any) -> int:
+        """Return how many rows match."""
+        return int(self._value("COUNT(*)", "", params))
+
+    def _value(self, expression: str, limit: str, params: Sequence[Any]) -> Any:
+        """Return one value of the first row that an expression gives, or None without one."""
+        database = _database()
+        table = _table(self._model, database.vendor)
+        with database.cursor() as cursor:
+            cursor.execute(f"SELECT {expression} FROM {table.name}{self._where}{limit}", params)  # noqa: S608 - of ours
+            found = cursor.fetchall()
+        return found[0][0] if found else None
 
     def _instance(self, table: _Table, values: Sequence[Any], alias: str) -> M:
         """Make what `Model.from_db` makes, without looking for keyword arguments, defaults and receivers of signals."""
