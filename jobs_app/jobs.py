@@ -11,13 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.db.models import QuerySet
 from msgspec import UNSET, Raw
 
 from jobs_app.models import LIVE, Job
 from sessions_app import limits, records
 from sessions_app.clock import wire_time
 from sessions_app.participants import Participant, SnapshotPart
+from sessions_app.rows import Select
 from sessions_app.summaries import error_record
 
 if TYPE_CHECKING:
@@ -104,9 +105,13 @@ class JobParticipant(Participant):
 
 def newest(session: Session) -> list[Job]:
     """Return the jobs a snapshot shows: unfinished ones first, newest first, at most 256 (behaviour 8.8)."""
-    finished = Case(When(status__in=LIVE, then=Value(0)), default=Value(1), output_field=IntegerField())
-    rows = Job.objects.filter(session=session).order_by(finished, "-created_at", "-id")
-    return list(rows[: limits.MAX_SNAPSHOT_ITEMS])
+    live = _NEWEST_LIVE.all(session.id, *LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS)
+    return live + _NEWEST_OVER.all(session.id, *LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS - len(live))
+
+
+_NEWEST_FIRST = "created_at DESC, id DESC"
+_NEWEST_LIVE = Select(Job, "session_id = %s AND status IN (%s, %s, %s)", order=_NEWEST_FIRST)
+_NEWEST_OVER = Select(Job, "session_id = %s AND status NOT IN (%s, %s, %s)", order=_NEWEST_FIRST)
 
 
 def _oldest_first(session: Session) -> QuerySet[Job]:

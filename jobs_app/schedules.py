@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from django.db.models import Case, IntegerField, Value, When
 from msgspec import UNSET, Raw
 
 from jobs_app.models import Schedule
 from sessions_app import limits, records
 from sessions_app.clock import wire_time
 from sessions_app.participants import Participant, SnapshotPart
+from sessions_app.rows import Select
 from sessions_app.summaries import error_record
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _STATUS: Mapping[str, Callable[[Schedule], records.ScheduleStatus]] = MappingPro
         "failed": lambda schedule: records.ScheduleStatusFailed(error=error_record(schedule.error)),
     }
 )
-_LIVE = ("scheduled", "delivering")
 
 
 def schedule_record(schedule: Schedule) -> records.Schedule:
@@ -53,9 +52,14 @@ def schedule_record(schedule: Schedule) -> records.Schedule:
 
 def newest(session: Session) -> list[Schedule]:
     """Return the schedules a snapshot shows: those still to come first, newest first, at most 256 (behaviour 8.8)."""
-    finished = Case(When(status__in=_LIVE, then=Value(0)), default=Value(1), output_field=IntegerField())
-    rows = Schedule.objects.filter(session=session).order_by(finished, "-created_at", "-id")
-    return list(rows[: limits.MAX_SNAPSHOT_ITEMS])
+    live = _NEWEST_LIVE.all(session.id, *_LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS)
+    return live + _NEWEST_OVER.all(session.id, *_LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS - len(live))
+
+
+_LIVE = ("scheduled", "delivering")
+_NEWEST_FIRST = "created_at DESC, id DESC"
+_NEWEST_LIVE = Select(Schedule, "session_id = %s AND status IN (%s, %s)", order=_NEWEST_FIRST)
+_NEWEST_OVER = Select(Schedule, "session_id = %s AND status NOT IN (%s, %s)", order=_NEWEST_FIRST)
 
 
 class ScheduleParticipant(Participant):

@@ -22,6 +22,7 @@ from sessions_app.clock import wire_time
 from sessions_app.errors import AlreadyResolved, InvalidRequest
 from sessions_app.limits import MAX_SNAPSHOT_ITEMS
 from sessions_app.models import Session
+from sessions_app.rows import Select
 
 if TYPE_CHECKING:
     from sessions_app.callers import Visible
@@ -160,10 +161,14 @@ def list_grants(
 
 def newest(session: Session) -> list[records.Grant]:
     """Return what a snapshot shows: active grants, then revoked ones, each newest first, at most 256."""
-    ordered = Grant.objects.filter(session=session).order_by("-created_at", "-pk")
-    active = list(ordered.filter(state="active")[:MAX_SNAPSHOT_ITEMS])
-    rest = ordered.exclude(state="active")[: MAX_SNAPSHOT_ITEMS - len(active)]
+    active = _NEWEST_ACTIVE.all(session.id, at_most=MAX_SNAPSHOT_ITEMS)
+    rest = _NEWEST_REVOKED.all(session.id, at_most=MAX_SNAPSHOT_ITEMS - len(active))
     return [grant_record(row) for row in (*active, *rest)]
+
+
+_NEWEST_FIRST = "created_at DESC, id DESC"
+_NEWEST_ACTIVE = Select(Grant, "session_id = %s AND state = 'active'", order=_NEWEST_FIRST)
+_NEWEST_REVOKED = Select(Grant, "session_id = %s AND state <> 'active'", order=_NEWEST_FIRST)
 
 
 def clear(session: Session) -> None:

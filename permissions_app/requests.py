@@ -221,10 +221,14 @@ def list_requests(
 
 def newest(session: Session) -> list[records.Permission]:
     """Return what a snapshot shows: pending requests, then finished ones, each newest first, at most 256."""
-    ordered = PermissionRequest.objects.filter(session=session).order_by("-created_at", "-pk")
-    pending = list(ordered.filter(state="pending")[:MAX_SNAPSHOT_ITEMS])
-    rest = ordered.exclude(state="pending")[: MAX_SNAPSHOT_ITEMS - len(pending)]
+    pending = _NEWEST_PENDING.all(session.id, at_most=MAX_SNAPSHOT_ITEMS)
+    rest = _NEWEST_OVER.all(session.id, at_most=MAX_SNAPSHOT_ITEMS - len(pending))
     return [request_record(row) for row in (*pending, *rest)]
+
+
+_NEWEST_FIRST = "created_at DESC, id DESC"
+_NEWEST_PENDING = rows.Select(PermissionRequest, "session_id = %s AND state = 'pending'", order=_NEWEST_FIRST)
+_NEWEST_OVER = rows.Select(PermissionRequest, "session_id = %s AND state <> 'pending'", order=_NEWEST_FIRST)
 
 
 def clear(session: Session) -> None:

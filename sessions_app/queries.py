@@ -21,7 +21,15 @@ from sessions_app import ledger, limits, participants
 from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest
 from sessions_app.ids import history_number
-from sessions_app.models import Archive, Attachment, DeferredEntry, HistoryEntry, Session, ToolCall
+from sessions_app.models import (
+    Archive,
+    Attachment,
+    DeferredEntry,
+    HistoryEntry,
+    Operation,
+    Session,
+    ToolCall,
+)
 from sessions_app.projection import project_event, project_snapshot
 from sessions_app.records import (
     HistoryWindow,
@@ -68,7 +76,14 @@ class Replay:
 
 def load(session_id: str) -> Session | None:
     """Return a session with its active operation, or None when there is none or it is archived."""
-    return Session.objects.select_related("active_operation").filter(id=session_id, archived_at=None).first()
+    session = _SESSION.first(session_id)
+    if session is not None and session.active_operation_id:
+        session.active_operation = _OPERATION.first(session.active_operation_id)
+    return session
+
+
+_SESSION = Select(Session, "id = %s AND archived_at IS NULL")
+_OPERATION = Select(Operation, "id = %s")
 
 
 def is_attached(session: Session, attachment_id: str, connection_id: str) -> bool:
@@ -183,7 +198,7 @@ def _window(
 
 def _position(session: Session, entry_id: str) -> int:
     number = history_number(session.id, entry_id)
-    rows = _history(session).filter(number=-1 if number is None else number)
+    rows = HistoryEntry.objects.filter(session=session, number=-1 if number is None else number)
     position = rows.values_list("position", flat=True).first()
     if position is None:
         raise InvalidRequest("no such history entry")
@@ -196,14 +211,13 @@ def _tail(session: Session, cursor: CursorMaker | None, count: int, *, effective
 
 def _page(session: Session, cursor: CursorMaker | None, place: Place, limit: int) -> HistoryWindow:
     """Return up to `limit` entries, and up to 8 MiB of them, on from a place in its direction, in the order of the history."""
-    rows = _history(session)
     if place.direction == "before":
-        taken = _taken(rows.filter(position__lt=place.position).order_by("-position"), limit)[::-1]
+        taken = _taken(_BEFORE, session, place.position, limit)[::-1]
     else:
-        taken = _taken(rows.filter(position__gt=place.position).order_by("position"), limit)
+        taken = _taken(_AFTER, session, place.position, limit)
     first, last = (taken[0].position, taken[-1].position) if taken else _around(place)
-    reached_start = not rows.filter(position__lt=first).exists()
-    reached_end = not rows.filter(position__gt=last).exists()
+    reached_start = not _BEFORE.any(session.id, first)
+    reached_end = not _AFTER.any(session.id, last)
     return HistoryWindow(
         entries=tuple(map(entry_record, taken)),
         previous_cursor=cursor(Place(first, "before", place.effective))
@@ -231,20 +245,28 @@ def _around(place: Place) -> tuple[int, int]:
     return place.position + 1, place.position
 
 
-def _taken(rows: QuerySet[HistoryEntry], limit: int) -> list[HistoryEntry]:
-    """Read on until `limit` entries or 8 MiB are taken; at least one entry, as none is larger."""
+_BEFORE = Select(HistoryEntry, "session_id = %s AND position < %s", order="position DESC")
+_AFTER = Select(HistoryEntry, "session_id = %s AND position > %s", order="position")
+_ENTRIES_AT_ONCE = 64
+"""Fetched by one statement, before their sizes are looked at."""
+
+
+def _taken(entries: Select[HistoryEntry], session: Session, position: int, limit: int) -> list[HistoryEntry]:
+    """Read on from a position until `limit` entries or 8 MiB are taken; at least one entry, as none is larger."""
     taken: list[HistoryEntry] = []
     size = 0
-    for row in rows[:limit].iterator(chunk_size=200):
-        size += row.size
-        if taken and size > limits.MAX_WINDOW_BYTES:
+    while len(taken) < limit:
+        wanted = min(limit - len(taken), _ENTRIES_AT_ONCE)
+        found = entries.all(session.id, position, at_most=wanted)
+        for row in found:
+            size += row.size
+            if taken and size > limits.MAX_WINDOW_BYTES:
+                return taken
+            taken.append(row)
+        if len(found) < wanted:
             break
-        taken.append(row)
+        position = taken[-1].position
     return taken
-
-
-def _history(session: Session) -> QuerySet[HistoryEntry]:
-    return HistoryEntry.objects.filter(session=session)
 
 
 def _deferred(session: Session) -> QuerySet[DeferredEntry] | Sequence[DeferredEntry]:
@@ -253,9 +275,11 @@ def _deferred(session: Session) -> QuerySet[DeferredEntry] | Sequence[DeferredEn
     return DeferredEntry.objects.filter(session=session).order_by("number")
 
 
-def _archived(session: Session) -> QuerySet[Archive, int]:
-    newest = Archive.objects.filter(session=session).order_by("-revision")
-    return newest.values_list("revision", flat=True)[: limits.MAX_SNAPSHOT_ITEMS]
+def _archived(session: Session) -> list[int]:
+    return [row.revision for row in _ARCHIVES.all(session.id, at_most=limits.MAX_SNAPSHOT_ITEMS)]
+
+
+_ARCHIVES = Select(Archive, "session_id = %s", order="revision DESC")
 
 
 def _active_calls(session: Session) -> list[Raw]:
