@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
-from sessions_app import clock, ids
+from sessions_app import clock, ids, rows
 from sessions_app.errors import PersistenceError, WorkspaceUnavailable
 from sessions_app.models import WorkspaceInstance
 
@@ -35,7 +35,7 @@ def prepare(definition: WorkspaceDefinition, session_id: str) -> WorkspaceInstan
     else:
         path = _make_temporary(definition, session_id, instance_id)
         domain = definition.conflict_domain or instance_id
-    return WorkspaceInstance.objects.create(
+    instance = WorkspaceInstance(
         id=instance_id,
         definition=definition,
         path=str(path),
@@ -44,6 +44,8 @@ def prepare(definition: WorkspaceDefinition, session_id: str) -> WorkspaceInstan
         created_by_server=definition.kind == "temporary",
         created_at=clock.now(),
     )
+    rows.insert([instance])
+    return instance
 
 
 def discard(instance: WorkspaceInstance) -> None:

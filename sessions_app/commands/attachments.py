@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from django.db.models import Count, Q
 
 from sessions_app import ids, leases, ledger, limits, pinned, processes, rows
 from sessions_app.callers import Attached, Caller, Connected, system
@@ -150,14 +149,14 @@ def expire_owner(txn: Txn) -> None:
 
 
 def _check_limits(session: Session, caller: Caller, *, replacing: bool) -> None:
-    of_session, of_connection = Q(session=session), Q(connection_id=_connection(caller) or "")
-    counts = Attachment.objects.filter(of_session | of_connection).aggregate(
-        of_session=Count("id", filter=of_session), of_connection=Count("id", filter=of_connection)
-    )
-    if counts["of_connection"] >= limits.MAX_ATTACHMENTS_PER_CONNECTION:
+    if _OF_CONNECTION.count(_connection(caller)) >= limits.MAX_ATTACHMENTS_PER_CONNECTION:
         raise ResourceLimit("this connection has too many attachments", retryable=True)
-    if counts["of_session"] - replacing >= limits.server().max_attachments_per_session:
+    if _OF_SESSION.count(session.id) - replacing >= limits.server().max_attachments_per_session:
         raise ResourceLimit("this session has too many attachments", retryable=False)
+
+
+_OF_CONNECTION = rows.Select(Attachment, "connection_id = %s")
+_OF_SESSION = rows.Select(Attachment, "session_id = %s")
 
 
 def _connection(caller: Caller) -> str | None:

@@ -23,7 +23,9 @@ from sessions_app.errors import (
     WorkspaceUnavailable,
 )
 from sessions_app.models import (
+    ProfileRevision,
     PromptDefinition,
+    PromptRevision,
     Session,
     SessionLabel,
     WorkspaceDefinition,
@@ -92,7 +94,10 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
         raise InvalidRequest("this server runs daemon sessions only")
     prompt = _prompt(spec)
     definition = _workspace(spec, prompt)
-    revision, profile = prompt.current_revision, prompt.profile_revision
+    revision, profile = (
+        _REVISION.first(prompt.current_revision_id),
+        _PROFILE.first(prompt.profile_revision_id),
+    )
     if revision is None:
         raise PromptUnavailable("the prompt is not available")
     if profile is None:
@@ -128,14 +133,10 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
 def _prompt(spec: SessionSpec) -> PromptDefinition:
     if isinstance(spec.prompt, PromptRefLocalPath):
         raise PromptUnavailable("this server runs prompts of its catalog only")
-    prompt = (
-        PromptDefinition.objects.select_related("current_revision", "profile_revision")
-        .filter(id=spec.prompt.prompt_id, removed=False)
-        .first()
-    )
+    prompt = _PROMPT.first(spec.prompt.prompt_id)
     if prompt is None:
         raise PromptNotFound("no such prompt")
-    if not prompt.enabled or prompt.current_revision is None or prompt.unavailable_reason:
+    if not (prompt.enabled and prompt.current_revision_id) or prompt.unavailable_reason:
         raise PromptUnavailable("the prompt is not available")
     return prompt
 
@@ -143,9 +144,18 @@ def _prompt(spec: SessionSpec) -> PromptDefinition:
 def _workspace(spec: SessionSpec, prompt: PromptDefinition) -> WorkspaceDefinition:
     if not isinstance(spec.workspace, WorkspaceRequestConfigured):
         raise WorkspaceUnavailable("this server runs sessions in configured workspaces only")
-    definition = WorkspaceDefinition.objects.filter(id=spec.workspace.workspace_id, removed=False).first()
+    definition = _WORKSPACE.first(spec.workspace.workspace_id)
     if definition is None:
         raise WorkspaceNotFound("no such workspace")
-    if not prompt.allowed_workspaces.filter(id=definition.id).exists():
+    if not _ALLOWED.any(prompt.id, definition.id):
         raise PermissionDenied("the prompt does not allow this workspace")
     return definition
+
+
+_PROMPT = rows.Select(PromptDefinition, "id = %s AND NOT removed")
+_REVISION = rows.Select(PromptRevision, "id = %s")
+_PROFILE = rows.Select(ProfileRevision, "digest = %s")
+_WORKSPACE = rows.Select(WorkspaceDefinition, "id = %s AND NOT removed")
+_ALLOWED = rows.Select(
+    PromptDefinition.allowed_workspaces.through, "promptdefinition_id = %s AND workspacedefinition_id = %s"
+)
