@@ -58,14 +58,16 @@ class LocalSite(Site):
 
     async def stop(self) -> None:
         """End as processes do that are told to stop."""
-        await self._web.drain()
-        await self._turns.stop(0.1)
-        if self._applications:
-            await asyncio.wait(self._applications, timeout=END_SECONDS)
-        await self._web.stop()
-        await self._models.aclose()
-        await self._worker_broadcast.stop()
-        participants.install(*self._before)
+        try:
+            await self._web.drain()
+            await self._turns.stop(0.1)
+            if self._applications:
+                await asyncio.wait(self._applications, timeout=END_SECONDS)
+            await self._web.stop()
+            await self._models.aclose()
+            await self._worker_broadcast.stop()
+        finally:
+            participants.install(*self._before)
 
     async def restart(self) -> None:
         """Stop and start again."""

@@ -51,8 +51,8 @@ async def faulty_site(
         "default": {"BACKEND": "tests.e2e.layers.FaultyLayer", "CONFIG": {"seed": layer_seed}}
     }
     site = LocalSite(django_settings.ENV.data_dir, model_server)
-    await site.start(apart=True)
     try:
+        await site.start(apart=True)
         yield site
         await site.check_laws()
     finally:

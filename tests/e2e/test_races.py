@@ -39,7 +39,7 @@ async def test_two_clients_send_at_once(socket_site: SocketSite) -> None:
                 for text in (f"left {number}", f"right {number}")
             ]
             (left, of_left), (right, of_right) = await asyncio.gather(*racing)
-            await observer.until(lambda hold=observer: hold.kinds.count("operation.completed") == 2)  # type: ignore[misc]
+            await _until_both_are_over(observer)
 
             dispositions[left.disposition, right.disposition] += 1
             first, second = sorted((left, right), key=lambda one: one.revision)
@@ -65,13 +65,19 @@ def _race(
             start.wait(WAIT_SECONDS)
             answer = await hold.say(text)
             sent.wait(WAIT_SECONDS)
-            await hold.until(lambda: hold.kinds.count("operation.completed") == 2)
+            await _until_both_are_over(hold)
             await door.check_laws()
             return answer, list(map(encode, hold.events))
         finally:
             await door.close()
 
     return asyncio.run(race())
+
+
+async def _until_both_are_over(hold: Hold) -> None:
+    await hold.until(
+        lambda: hold.kinds.count("operation.completed") == 2 and hold.kinds[-1] == "session.state_changed"
+    )
 
 
 # Cancelling

@@ -196,7 +196,8 @@ async def test_a_layer_that_takes_nothing_costs_bounded_memory_and_no_time(
     here.broadcast.subscribe("ses_a")
     await here.until(lambda: bool(here.joined))
 
-    (server,) = [child for child in psutil.Process().children() if child.name() == "valkey-server"]
+    with valkey.client() as client:
+        server = psutil.Process(client.info("server")["process_id"])
     server.suspend()
     try:
         event = bytes(1024 * 1024)

@@ -41,11 +41,12 @@ def site_processes(
 
 
 @pytest.fixture(scope="module")
-def local_store(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def local_store(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """A store of its own for the site in this process, and the fixture's catalog as that of this process."""
-    data_dir = settings.ENV.data_dir
-    path = data_dir / "local-site.sqlite3"
-    fixture.write(data_dir)
+    path = tmp_path_factory.mktemp("local-site") / "ochat.sqlite3"
+    fixture.write(settings.ENV.data_dir)
     try:
         with (
             limits.using(limits.server()),
@@ -57,7 +58,6 @@ def local_store(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> It
             yield
     finally:
         settings.ENV.catalog.unlink()
-        path.unlink()
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ async def local_site(
         monkeypatch.setenv(name, value)
     model_server.reset()
     site = LocalSite(settings.ENV.data_dir, model_server)
-    await site.start()
     try:
+        await site.start()
         yield site
         await site.check_laws()
     finally:
