@@ -22,7 +22,7 @@ from django.db.models import F, Q, Value
 from django.db.models.functions import Substr
 
 from permissions_app.models import AuditChain, AuditRecord, AuthFailure
-from sessions_app import clock, records, store
+from sessions_app import clock, records, rows, store
 from sessions_app.callers import Operator
 from sessions_app.encoding import encode
 from sessions_app.records import AuditLevel, ErrorCode
@@ -110,12 +110,12 @@ def _record(
     )
 
 
-def write(rows: Iterable[AuditRecord], failures: Iterable[tuple[str, int]] = ()) -> None:
+def write(gathered: Iterable[AuditRecord], failures: Iterable[tuple[str, int]] = ()) -> None:
     """Store what a process gathered: finished records, and how many authentications failed of which
     source.
     """
     with store.errors(), transaction.atomic():
-        AuditRecord.objects.bulk_create(rows)
+        AuditRecord.objects.bulk_create(gathered)
         for source, count in failures:
             _count_failures(source, count)
 
@@ -147,12 +147,12 @@ def settle_failures(*, early: bool = False) -> None:
     with store.errors(), transaction.atomic():
         AuthFailure.objects.filter(over, count=0).delete()
         due = AuthFailure.objects.filter(over | Q(recorded=False) if early else over, count__gt=0)
-        rows = list(due.select_for_update().order_by("source"))
+        due_rows = list(due.select_for_update().order_by("source"))
         AuditRecord.objects.bulk_create(
             _record("auth.failed", now, {"source": row.source, "count": row.count}, serious=True)
-            for row in rows
+            for row in due_rows
         )
-        due.filter(source__in=[row.source for row in rows]).update(count=0, since=now, recorded=True)
+        due.filter(source__in=[row.source for row in due_rows]).update(count=0, since=now, recorded=True)
 
 
 def chain(limit: int = CHAIN_BATCH) -> int:
@@ -173,7 +173,7 @@ def chain(limit: int = CHAIN_BATCH) -> int:
             digest = _link(digest, sequence, record)
             record.sequence, record.digest = sequence, digest
         if waiting:
-            AuditRecord.objects.bulk_update(waiting, ["sequence", "digest"])
+            rows.update_all(waiting, ["sequence", "digest"])
             end.head_sequence += len(waiting)
             end.head_digest = digest
             end.save(update_fields=["head_sequence", "head_digest"])
@@ -251,19 +251,19 @@ def read_page(wanted: Filter, after: int, limit: int) -> list[records.AuditRecor
     The caller flushes its process's batch and calls `chain_waiting` first, on the first page. Every session
     is covered: the scope `audit.read` is not limited to visible ones.
     """
-    rows: QuerySet[AuditRecord] = AuditRecord.objects.filter(sequence__gt=after).order_by("sequence")
+    found: QuerySet[AuditRecord] = AuditRecord.objects.filter(sequence__gt=after).order_by("sequence")
     if wanted.session_id is not None:
-        rows = rows.filter(session_id=wanted.session_id)
+        found = found.filter(session_id=wanted.session_id)
     if wanted.principal_id is not None:
-        rows = rows.filter(principal_id=wanted.principal_id)
+        found = found.filter(principal_id=wanted.principal_id)
     if wanted.minimum_level != _LEVELS[0]:
-        rows = rows.filter(level__in=_LEVELS[_LEVELS.index(wanted.minimum_level) :])
+        found = found.filter(level__in=_LEVELS[_LEVELS.index(wanted.minimum_level) :])
     if wanted.name_prefix:
         # Not `startswith`: SQLite's LIKE ignores case.
         head = Substr("name", 1, len(wanted.name_prefix))
-        rows = rows.alias(head=head).filter(head=Value(wanted.name_prefix))
+        found = found.alias(head=head).filter(head=Value(wanted.name_prefix))
     with store.errors():
-        return [_to_wire(row) for row in rows[: limit + 1]]
+        return [_to_wire(row) for row in found[: limit + 1]]
 
 
 def _to_wire(row: AuditRecord) -> records.AuditRecord:

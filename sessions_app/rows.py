@@ -124,15 +124,24 @@ def insert(rows: Sequence[models.Model]) -> None:
 
 def update(row: models.Model, columns: Sequence[str]) -> None:
     """Write the named columns (attribute names as stored, e.g. `process_id`) of one row."""
+    update_all([row], columns)
+
+
+def update_all(rows: Sequence[models.Model], columns: Sequence[str]) -> None:
+    """Write the named columns of rows of one model, each with its own values."""
+    if not rows:
+        return
     database = _database()
-    table = _table(type(row), database.vendor)
+    table = _table(type(rows[0]), database.vendor)
     written = [table.by_attname[name] for name in columns]
     assignments = ", ".join(f"{column.name} = %s" for column in written)
+    statement = f"UPDATE {table.name} SET {assignments} WHERE {table.key.name} = %s"  # noqa: S608 - names of the model
+    params = [[column.written(row) for column in (*written, table.key)] for row in rows]
     with database.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE {table.name} SET {assignments} WHERE {table.key.name} = %s",  # noqa: S608 - names of the model
-            [*(column.written(row) for column in written), table.key.written(row)],
-        )
+        if len(params) == 1:
+            cursor.execute(statement, params[0])
+        else:
+            cursor.executemany(statement, params)
 
 
 @dataclass(frozen=True, slots=True)
