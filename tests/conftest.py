@@ -34,6 +34,15 @@ from tests.support.postgres import running as running_postgres  # noqa: E402
 from tests.support.processes import Installations  # noqa: E402
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Let each worker process read its settings here, with a data folder of its own.
+
+    Those that find the name of the settings read them before this file, with the data folder of the process that started them.
+    """
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _data_folder() -> Iterator[None]:
     yield
