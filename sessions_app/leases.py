@@ -1,7 +1,7 @@
 """Owner leases of owner-bound sessions (behaviour 5.3).
 
-Owns: who is owner, until when, the grace after a disconnect, reclaiming, and the expiry of all that. Does not own: stopping the
-session (`commands.lifecycle`) or the timers (`jobs_app.sweep`), which only wake: every decision here re-reads the row.
+Owns: who is owner, until when, the grace after a disconnect, renewing, reclaiming, and the expiry of all that. Does not own:
+stopping the session (`commands.lifecycle`) or the timers (`jobs_app.sweep`), which only wake: every decision here re-reads the row.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ def grant(txn: Txn, attachment: Attachment, principal_id: str) -> None:
     session.owner_attachment = attachment.id
     session.owner_principal = principal_id
     session.reclaim_digest = _digest(reclaim_token(attachment.id))
-    extend(txn)
-    txn.emit("attachment.owner_changed", attachment_record(attachment, session))
+    extend(txn, attachment)
 
 
-def extend(txn: Txn) -> None:
-    """Move the lease to its next generation and a full duration from now."""
+def extend(txn: Txn, owner: Attachment) -> None:
+    """Move the owner's lease to its next generation and a full duration from now, and emit `attachment.owner_changed`."""
     session = txn.session
     session.lease_generation += 1
     session.lease_expires_at = database_now() + timedelta(
         milliseconds=limits.server().owner_lease_duration_ms
     )
     session.lease_grace_until = None
+    txn.emit("attachment.owner_changed", attachment_record(owner, session))
 
 
 def lose(txn: Txn) -> None:

@@ -1,23 +1,31 @@
 """Attaching to a session and letting go of it (behaviour 5).
 
-Owns: the attachment's row, its limits, and what its end means for an owner lease. Does not own: the lease's rules (`leases`),
-the reading of what an attach answers (`queries.replay`), or the subscription (`ochat_site.rpc`).
+Owns: the attachment's row, its limits, what its end means for an owner lease, and renewing one. Does not own: the lease's rules
+(`leases`), the reading of what an attach answers (`queries.replay`), or the subscription (`ochat_site.rpc`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from sessions_app import ids, leases, ledger, limits, pinned, processes, rows
 from sessions_app.callers import Attached, Caller, Connected, system
 from sessions_app.commands import lifecycle
-from sessions_app.errors import InvalidRequest, PermissionDenied, Refusal, ResourceLimit, SessionNotFound
+from sessions_app.errors import (
+    InvalidRequest,
+    InvalidState,
+    LeaseStale,
+    PermissionDenied,
+    Refusal,
+    ResourceLimit,
+    SessionNotFound,
+)
 from sessions_app.models import Attachment
 from sessions_app.records import Attachment as AttachmentRecord
-from sessions_app.records import AttachmentMode, StopMode
-from sessions_app.summaries import attachment_record
+from sessions_app.records import AttachmentMode, OwnerLease, StopMode
+from sessions_app.summaries import attachment_record, lease_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -56,13 +64,44 @@ def detach(call: Call, session_id: str) -> Counters:
     """Let go of the attachment by which the caller speaks (behaviour 5.4)."""
 
     def body(txn: Txn) -> Counters:
-        access = call.caller.access
-        if not isinstance(access, Attached):
-            raise InvalidRequest("only an attachment can be detached")
-        close_attachment(txn, access.attachment_id)
+        close_attachment(txn, _own_attachment_id(txn))
         return Counters(revision=txn.session.revision, latest_event_sequence=txn.session.latest_sequence)
 
     return ledger.command(call, session_id, Counters, body)
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """A renewed owner lease, as the mutation left the session."""
+
+    owner_lease: OwnerLease
+    revision: int
+    latest_event_sequence: int
+
+
+def renew_owner(call: Call, session_id: str, generation: int) -> Renewed:
+    """Prolong the owner lease that the caller's attachment holds, and emit `attachment.owner_changed` (behaviour 5.3).
+
+    The reclaim token stays. Raises, beside what `ledger.command` raises (LeaseStale for a lease that is lost or expired, before
+    all of these): PermissionDenied for an attachment of another mode, InvalidState where such attachments hold no lease,
+    LeaseStale for another generation than the present one.
+    """
+
+    def body(txn: Txn) -> Renewed:
+        session, attachment = txn.session, Attachment.objects.get(id=_own_attachment_id(txn))
+        if attachment.mode != "owner_read_write":
+            raise PermissionDenied("only the owner renews the lease")
+        if not leases.is_bound(session, attachment.mode):
+            raise InvalidState("this session has no owner lease")
+        if generation != session.lease_generation:
+            raise LeaseStale("the owner lease is of another generation")
+        leases.extend(txn, attachment)
+        return Renewed(
+            owner_lease=cast("OwnerLease", lease_record(session)),  # it has just been extended
+            revision=session.revision,
+            latest_event_sequence=session.latest_sequence,
+        )
+
+    return ledger.command(call, session_id, Renewed, body)
 
 
 def disconnect(attachments: Iterable[tuple[str, str]]) -> None:
@@ -157,6 +196,13 @@ def _check_limits(session: Session, caller: Caller, *, replacing: bool) -> None:
 
 _OF_CONNECTION = rows.Select(Attachment, "connection_id = %s")
 _OF_SESSION = rows.Select(Attachment, "session_id = %s")
+
+
+def _own_attachment_id(txn: Txn) -> str:
+    access = txn.caller.access
+    if not isinstance(access, Attached):
+        raise InvalidRequest("only through an attachment")
+    return access.attachment_id
 
 
 def _connection(caller: Caller) -> str | None:

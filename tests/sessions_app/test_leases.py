@@ -1,4 +1,4 @@
-"""Owner leases of owner-bound sessions: every row of the table in behaviour 5.3 that has a method today."""
+"""Owner leases of owner-bound sessions: every row of the table in behaviour 5.3."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pytest
 
 from jobs_app import sweep
 from sessions_app import leases, limits
-from sessions_app.errors import Conflict, LeaseStale, PermissionDenied, SessionNotFound
+from sessions_app.commands import attachments
+from sessions_app.commands.attachments import Renewed
+from sessions_app.errors import Conflict, InvalidState, LeaseStale, PermissionDenied, SessionNotFound
 from sessions_app.limits import ServerSettings
 from sessions_app.models import Attachment, Session
-from sessions_app.records import LivenessOwnerBound, StopMode
+from sessions_app.records import AttachmentMode, LivenessOwnerBound, StopMode
+from sessions_app.summaries import lease_record
+from tests.support.replay_law import replay_law
 from tests.support.waiting import until
 from tests.support.world import Client, World
 
@@ -41,6 +45,11 @@ def reclaim(world: World, client: Client, who: str = "ann", token: str | None = 
     """Attach as owner again, over a new connection; others than the creator see the session as administrators."""
     by = world.client(who) if who == "ann" else world.client(who, scopes=frozenset({"configuration.admin"}))
     return world.attach(client.session_id, "owner_read_write", by=by, token=token)
+
+
+def renew(world: World, client: Client, generation: int = 1, key: str | None = None) -> Renewed:
+    call = world.call(client.caller, "session.renew_owner", key)
+    return attachments.renew_owner(call, client.session_id, generation)
 
 
 # Getting it
@@ -104,6 +113,85 @@ def test_a_session_without_any_owner_lives_on(timed_world: World) -> None:
     assert sweep.next_due() is None
     sweep.expire_owners()
     assert world.states(writer) == ("running", "idle")
+
+
+# Keeping it
+
+
+def test_renewing_moves_the_lease_on(timed_world: World) -> None:
+    """5.3: "renew ok | generation +1, expiry = now + 60 s, same reclaim token; event owner_changed(attachment)"; E6."""
+    world = timed_world
+    owner = owned(world)
+    before = lease(world, owner)
+    world.clock.advance(seconds=30)
+    with world.telling(owner) as story, replay_law(owner.session_id):
+        renewed = renew(world, owner)
+
+    assert story == [["owner"]]
+    row = lease(world, owner)
+    assert renewed.owner_lease == lease_record(row)
+    assert (renewed.revision, renewed.latest_event_sequence) == world.counters(owner)
+    assert (row.revision, row.latest_sequence) == (before.revision + 1, before.latest_sequence + 1)
+    assert (row.lease_generation, row.reclaim_digest) == (2, before.reclaim_digest)
+    assert row.lease_expires_at is not None
+    assert timedelta(seconds=59) < row.lease_expires_at - world.clock() <= timedelta(seconds=60)
+    world.clock.advance(seconds=50)
+    expire(world)
+    assert lease(world, owner).owner_attachment == owner.attachment_id
+
+
+def test_a_renewal_is_of_the_present_generation(world: World) -> None:
+    """5.3: "renew: generation differs | `lease_stale`"; 11.3: the same key replays."""
+    owner = owned(world)
+    first = renew(world, owner, 1, "k")
+    for generation in (0, 1, 3):
+        with pytest.raises(LeaseStale):
+            renew(world, owner, generation)
+    assert renew(world, owner, 1, "k") == first
+    assert lease(world, owner).lease_generation == 2
+    assert renew(world, owner, 2).owner_lease.generation == 3
+
+
+def test_a_lease_that_expired_is_not_renewed(timed_world: World) -> None:
+    """5.3: "renew: in grace, or expired | `lease_stale`", before any sweep has seen it."""
+    world = timed_world
+    owner = owned(world)
+    world.clock.advance(seconds=61)
+    before = world.counters(owner)
+    with pytest.raises(LeaseStale):
+        renew(world, owner)
+    assert world.counters(owner) == before
+
+
+def test_a_lease_in_grace_is_not_renewed(world: World) -> None:
+    """5.3, as above: the attachment that its owner let go of is no way back, even if its connection still knew it."""
+    owner = owned(world)
+    world.detach(owner)
+    with pytest.raises(PermissionDenied):
+        renew(world, owner)
+    Attachment.objects.filter(id=owner.attachment_id).update(connection_id=owner.connection_id)
+    with pytest.raises(LeaseStale):
+        renew(world, owner)
+
+
+@pytest.mark.parametrize("mode", ["read_only", "read_write"])
+def test_others_do_not_renew(world: World, mode: AttachmentMode) -> None:
+    """5.3: "renew by non-owner attachment | `permission_denied`; on a read-only one too"."""
+    owner = owned(world)
+    other = world.attach(owner.session_id, mode)
+    with pytest.raises(PermissionDenied):
+        renew(world, other)
+
+
+def test_what_has_no_lease_cannot_be_renewed(world: World) -> None:
+    """5.3: "renew by an owner_read_write attachment that has no lease (detached session) | `invalid_state`"; 5.5: whose
+    attachment it is counts before."""
+    plain = world.create(mode="owner_read_write")
+    with pytest.raises(InvalidState):
+        renew(world, plain, 0)
+    foreign = world.call(world.create().caller, "session.renew_owner")
+    with pytest.raises(PermissionDenied):
+        attachments.renew_owner(foreign, plain.session_id, 0)
 
 
 # Losing it

@@ -107,6 +107,7 @@ ROWS: Sequence[Method] = (
         more_scopes=_mode_scopes,
     ),
     _command("session.detach", attachments.session_detach, "session.transcript.read", attachment="any"),
+    _command("session.renew_owner", attachments.session_renew_owner, "session.transcript.read"),
     _command("session.start", sessions.session_start, "session.message.send", new_work=True),
     _command("session.stop", sessions.session_stop, "session.stop"),
     _command("session.cancel_operation", sessions.session_cancel_operation, "session.message.send"),

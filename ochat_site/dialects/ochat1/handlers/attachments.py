@@ -1,4 +1,4 @@
-"""`session.attach` and `session.detach`, and what an attachment is told (behaviour 5, 8.3)."""
+"""`session.attach`, `session.detach` and `session.renew_owner`, and what an attachment is told (behaviour 5, 8.3)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ochat_site.dialects.ochat1.types import (
     AttachReplaySnapshot,
     AttachResult,
     MutationResult,
+    SessionRenewOwnerResult,
 )
 from ochat_site.rpc.context import reading
 from ochat_site.rpc.paging import WindowCursors
@@ -20,7 +21,11 @@ from sessions_app import leases, queries
 from sessions_app.commands import attachments
 
 if TYPE_CHECKING:
-    from ochat_site.dialects.ochat1.types import SessionAttachParams, SessionDetachParams
+    from ochat_site.dialects.ochat1.types import (
+        SessionAttachParams,
+        SessionDetachParams,
+        SessionRenewOwnerParams,
+    )
     from ochat_site.rpc.context import Context
     from sessions_app.records import Attachment
 
@@ -39,6 +44,16 @@ def session_detach(context: Context, params: SessionDetachParams) -> MutationRes
     left = attachments.detach(context.call, params.session_id)
     context.afterwards(lambda: context.client.close_attachment(params.attachment_id))
     return MutationResult(revision=left.revision, latest_event_sequence=left.latest_event_sequence)
+
+
+def session_renew_owner(context: Context, params: SessionRenewOwnerParams) -> SessionRenewOwnerResult:
+    """Prolong the owner lease of the attachment that asks."""
+    renewed = attachments.renew_owner(context.call, params.session_id, params.lease_generation)
+    return SessionRenewOwnerResult(
+        owner_lease=renewed.owner_lease,
+        revision=renewed.revision,
+        latest_event_sequence=renewed.latest_event_sequence,
+    )
 
 
 def bring_up_to_date(

@@ -61,6 +61,12 @@ async def owned(host: Host, world: World, _params: Mapping[str, Any]) -> Held:
     return await (await host.client()).create(world, "owner_read_write", liveness=OWNED)
 
 
+async def renewed(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await owned(host, world, params)
+    await held.call("session.renew_owner", lease_generation=1)
+    return held
+
+
 async def busy(host: Host, world: World, params: Mapping[str, Any]) -> Held:
     held = await idle(host, world, params)
     await held.say()
@@ -83,6 +89,8 @@ SCENES: Mapping[str, Scene] = {
     "session.detach.invalid.not-mine.json": foreign,
     "session.stop.invalid.read-only.json": read_only,
     "session.attach.invalid.second-owner.json": owned,
+    "session.renew_owner.request.json": renewed,
+    "session.renew_owner.invalid.stale-generation.json": renewed,
     "session.cancel_operation.invalid.other-active.json": busy,
     "session.send_message.invalid.halted.json": halted,
     "session.send_message.invalid.key-reuse.json": used_key,
