@@ -42,6 +42,7 @@ class AuditBatch:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._rows: list[AuditRecord] = []
         self._failures: Counter[str] = Counter()
         self._wake: asyncio.Event | None = None
@@ -67,7 +68,14 @@ class AuditBatch:
         self._rouse()
 
     def flush(self) -> None:
-        """Write what is held, now, in this thread. A failure is logged and counted, never raised."""
+        """Write what is held, now, in this thread. A failure is logged and counted, never raised.
+
+        What another thread is just writing is in the store, too, when this returns.
+        """
+        with self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             rows, self._rows = self._rows, []
             failures, self._failures = self._failures, Counter()

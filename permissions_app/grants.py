@@ -16,6 +16,7 @@ import msgspec
 from django.db.models import Exists, OuterRef
 from msgspec import UNSET
 
+from permissions_app import reasons
 from permissions_app.models import DenyRule, Grant
 from sessions_app import ids, ledger, records, store
 from sessions_app.clock import wire_time
@@ -114,8 +115,8 @@ class Revoked(msgspec.Struct, frozen=True, kw_only=True):
 def revoke_grant(call: Call, session_id: str, grant_id: str, reason: str) -> Revoked:
     """Revoke a grant of the session, with effect on later calls, and emit `grant.revoked`.
 
-    Raises, beside what `ledger.command` raises, InvalidRequest for an unknown grant and AlreadyResolved for a
-    revoked one (behaviour 4.6).
+    Raises, beside what `ledger.command` raises, InvalidRequest for an unknown grant, AlreadyResolved for a
+    revoked one, ResourceLimit for a reason that is too long (behaviour 4.6).
     """
 
     def body(txn: Txn) -> Revoked:
@@ -124,7 +125,7 @@ def revoke_grant(call: Call, session_id: str, grant_id: str, reason: str) -> Rev
             raise InvalidRequest("no such grant in this session")
         if grant.state != "active":
             raise AlreadyResolved("the grant is revoked already")
-        grant.state, grant.revoked_at, grant.revocation_reason = "revoked", txn.now, reason
+        grant.state, grant.revoked_at, grant.revocation_reason = "revoked", txn.now, reasons.kept(reason)
         grant.save(update_fields=["state", "revoked_at", "revocation_reason"])
         told = grant_record(grant)
         txn.emit("grant.revoked", told)

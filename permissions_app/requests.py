@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from permissions_app import grants
+from permissions_app import grants, reasons
 from permissions_app.models import PermissionRequest
 from sessions_app import ids, ledger, records, rows, store
 from sessions_app.callers import system
@@ -129,22 +129,26 @@ def respond(
 
     Raises, beside what `ledger.command` raises and in this order: InvalidRequest for an unknown request,
     Conflict for another generation, AlreadyResolved when it is not pending or its time is over,
-    InvalidRequest for a choice that was not offered, Interrupted when the operation no longer waits on the
-    call (behaviour 7.3).
+    InvalidRequest for a choice that was not offered, ResourceLimit for a reason that is too long, Interrupted
+    when the operation no longer waits on the call (behaviour 7.3).
     """
 
+    too_late = False
+
     def body(txn: Txn) -> Resolved:
+        nonlocal too_late
         request = PermissionRequest.objects.filter(pk=permission_id, session=txn.session).first()
         if request is None:
             raise InvalidRequest("no such permission request in this session")
         if request.generation != generation:
             raise Conflict("the request is of another generation")
-        if request.state != "pending" or _is_due(request, txn.now):
+        too_late = request.state == "pending" and _is_due(request, txn.now)
+        if request.state != "pending" or too_late:
             raise AlreadyResolved("the request is resolved already")
         if choice not in request.choices:
             raise InvalidRequest("this choice was not offered")
         principal_id = txn.caller.principal_id or ""
-        if not _settle(txn, request, choice, reason=reason, principal_id=principal_id):
+        if not _settle(txn, request, choice, reason=reasons.kept(reason), principal_id=principal_id):
             raise Interrupted("the operation is no longer waiting on this call")
         return Resolved(
             permission=request_record(request),
@@ -155,8 +159,9 @@ def respond(
     try:
         return ledger.command(call, session_id, Resolved, body)
     except AlreadyResolved:
-        # A refused body is rolled back, so what it found to be due is applied here, before the answer leaves.
-        expire(session_id, permission_id)
+        if too_late:
+            # A refused body is rolled back, so what it found to be due is applied here, before the answer leaves.
+            expire(session_id, permission_id)
         raise
 
 

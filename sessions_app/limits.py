@@ -40,6 +40,8 @@ MAX_ENTRY_BYTES = 4 * MIB
 """One encoded history entry; also all deferred entries of a session together."""
 MAX_PAYLOAD_BYTES = 256 * KIB
 """Payload or result of a job or schedule."""
+MAX_REASON_BYTES = 256 * KIB
+"""What a person says beside an answer or a revocation."""
 MAX_WINDOW_BYTES = 8 * MIB
 """A history window in an event, the histories of a snapshot together, the events of a replay together."""
 MAX_INLINE_IMAGE_BYTES = 256 * KIB

@@ -18,6 +18,7 @@ from sessions_app.db import read_snapshot
 
 if TYPE_CHECKING:
     from ochat_site.dialects.ochat1.types import HealthResult
+    from permissions_app.audit_batch import AuditBatch
     from permissions_app.principals import Identity
     from sessions_app.callers import Caller
     from sessions_app.receipts import Call
@@ -87,6 +88,8 @@ class Context:
     client: Client
     identity: Identity
     call: Call
+    audit: AuditBatch
+    """What this process has yet to write to the audit log."""
     effects: list[Callable[[], None]] = field(default_factory=list)
 
     @property

@@ -131,9 +131,10 @@ class Dispatcher:
             protected=row.idempotency == "protected",
             draining=row.new_work and self._server.draining,
         )
-        return _Work(
-            row, params, Context(server=self._server, client=client, identity=identity, call=command)
+        context = Context(
+            server=self._server, client=client, identity=identity, call=command, audit=self._audit
         )
+        return _Work(row, params, context)
 
     def _admit(self, work: _Work) -> None:
         """Check the scopes, then that the connection is initialized."""

@@ -89,6 +89,7 @@ def test_filters_hold_together_and_pages_go_on_behind_a_sequence() -> None:
     assert sequences(Filter(name_prefix="protocol.command.f")) == [3, 4]
     assert sequences(Filter(name_prefix="PROTOCOL")) == []
     assert sequences(Filter(name_prefix="%")) == []
+    assert sequences(Filter(name_prefix="protocol\0")) == []
     assert [record.sequence for record in read(after=2, limit=1)] == [3, 4]
 
 
@@ -248,6 +249,18 @@ async def test_a_running_batch_writes_by_itself_and_its_last_one_when_it_ends(da
     with pytest.raises(asyncio.CancelledError):
         await writing
     await is_written(3)
+
+
+def test_what_another_thread_is_writing_is_there_after_a_flush(database: str) -> None:
+    batch = AuditBatch()
+
+    def flush() -> int:
+        batch.flush()
+        return AuditRecord.objects.count()
+
+    for count in range(1, 11):
+        batch.denied("pri_ada", "session.create", "permission_denied")
+        assert world.together(flush, flush) == [count, count]
 
 
 def test_writers_and_chainers_at_once_leave_one_chain_without_gaps(database: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 from permissions_app import grants
 from permissions_app.models import SCOPES, Grant
 from sessions_app.callers import EVERYTHING
-from sessions_app.errors import AlreadyResolved, InvalidRequest, PermissionDenied
+from sessions_app.errors import AlreadyResolved, InvalidRequest, PermissionDenied, ResourceLimit
+from sessions_app.limits import MAX_REASON_BYTES
 from sessions_app.receipts import Call
 from tests.permissions_app import world
 from tests.permissions_app.test_requests import Asked, ask
@@ -38,6 +39,16 @@ def test_a_revoked_grant_lets_nothing_run_and_says_when_and_why(granted: Asked) 
     claim = granted.claim
     assert not grants.allows(granted.session.id, _digests(granted))
     assert world.resume(claim).start[0].name == "write"
+
+
+def test_the_reason_of_a_revocation_is_bounded(granted: Asked) -> None:
+    call = Call(caller=granted.caller, method="grant.revoke")
+    with pytest.raises(ResourceLimit):
+        grants.revoke_grant(call, granted.session.id, Grant.objects.get().id, "x" * (MAX_REASON_BYTES + 1))
+    assert granted.new_kinds() == []
+    told = grants.revoke_grant(call, granted.session.id, Grant.objects.get().id, "a\0b").grant
+    assert told.revocation_reason == "a␀b"
+    assert told == grants.grant_record(Grant.objects.get())
 
 
 def _digests(asked: Asked) -> grants.Digests:

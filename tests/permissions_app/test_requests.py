@@ -13,7 +13,7 @@ from permissions_app import requests
 from permissions_app.grants import prefix_digest
 from permissions_app.models import SCOPES, AuditRecord, Grant, PermissionRequest
 from permissions_app.participants import GrantParticipant, PermissionParticipant
-from sessions_app import clock, ids, ledger, participants
+from sessions_app import clock, ids, ledger, limits, participants
 from sessions_app.callers import Caller, system
 from sessions_app.commands import messages, operations
 from sessions_app.commands.operations import Claim, Ending
@@ -26,6 +26,7 @@ from sessions_app.errors import (
     LeaseStale,
     PermissionDenied,
     Refusal,
+    ResourceLimit,
     SessionNotFound,
 )
 from sessions_app.models import HistoryEntry, Operation, Receipt, Session, SessionEvent, ToolCall
@@ -335,6 +336,28 @@ def test_an_answer_after_the_time_applies_the_expiry_first() -> None:
             asked.respond("deny")
         assert asked.shown().state == "approved"
         assert requests.expire_due(clock.now()) == 0
+
+
+def test_what_was_refused_stays_so_when_the_session_is_gone() -> None:
+    """Behaviour 9.5: "a known key replays its receipt"."""
+    asked = ask("write", approval_timeout_ms=0)
+    for _ in range(2):
+        with pytest.raises(AlreadyResolved):
+            asked.respond(key="k")
+        Session.objects.update(archived_at=clock.now())
+
+
+def test_a_reason_is_kept_in_bounds_and_as_any_store_keeps_it() -> None:
+    asked = ask("one", "two")
+    with pytest.raises(ResourceLimit):
+        asked.respond("deny", reason="€" * (limits.MAX_REASON_BYTES // 3 + 1))
+    assert asked.new_kinds() == []
+    longest = "x" * limits.MAX_REASON_BYTES
+    for index, reason, kept in ((0, longest, longest), (1, "a\0b", "a␀b")):
+        resolution = asked.respond("deny", reason=reason, index=index).permission.resolution
+        assert not isinstance(resolution, msgspec.UnsetType)
+        assert resolution.reason == kept
+        assert asked.shown(index).resolution == resolution
 
 
 def test_one_session_that_cannot_expire_does_not_stop_the_others() -> None:

@@ -22,6 +22,8 @@ from django.db import connections
 
 from jobs_app.models import Job, Schedule
 from ochat_site import wiring
+from permissions_app.decisions import PermissionGate
+from permissions_app.models import PermissionRequest
 from permissions_app.scopes import EverySession, OwnAndShared
 from sessions_app import clock, history, ids, ledger, participants, pinned, processes, store, workspaces
 from sessions_app.callers import Access, Attached, Caller, Connected, Visible
@@ -420,6 +422,14 @@ class World:
         with ledger.session_txn(client.session_id, client.caller) as txn:
             assert txn.operation is not None
             return calls.answer(txn, txn.operation, call_id, allowed=allowed, output="not allowed")
+
+    def ask(self, session_id: str, *names: str) -> list[str]:
+        """Let the turn that waits in a session ask for calls of these tools, and the real gate ask people; the requests' ids."""
+        claim = operations.claim(session_id, self.session(session_id).active_operation_id or "op_none")
+        assert claim is not None
+        self.propose(claim, *names, gate=PermissionGate())
+        asked = PermissionRequest.objects.filter(session=session_id, state="pending").order_by("tool_call")
+        return list(asked.values_list("id", flat=True))
 
     def finish(self, claim: Claim, text: str = "", **ending: Any) -> None:
         """End a turn, completed unless said otherwise, with an answer if there is one."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from ochat_site.dialects.ochat1.handlers import attachments, catalog, server, sessions
+from ochat_site.dialects.ochat1.handlers import attachments, audit, catalog, permissions, server, sessions
 from ochat_site.dialects.ochat1.types import SHAPES
 from ochat_site.rpc.context import Method, no_scopes
 
@@ -48,10 +48,23 @@ def _plain(name: MethodName, handler: Handler, *, runs: Runs, opens: bool = Fals
     )
 
 
-def _read(name: MethodName, handler: Handler, scope: Scope) -> Method:
+def _read(
+    name: MethodName,
+    handler: Handler,
+    scope: Scope,
+    *,
+    runs: Runs = "snapshot",
+    attachment: AttachmentRule = "none",
+) -> Method:
     shapes = SHAPES[name]
     return Method(
-        name=name, params=shapes.params, result=shapes.result, handler=handler, runs="snapshot", scope=scope
+        name=name,
+        params=shapes.params,
+        result=shapes.result,
+        handler=handler,
+        runs=runs,
+        scope=scope,
+        attachment=attachment,
     )
 
 
@@ -118,5 +131,10 @@ ROWS: Sequence[Method] = (
         idempotency="protected",
         new_work=True,
     ),
+    _read("permission.list", permissions.permission_list, "security.read"),
+    _command("permission.respond", permissions.permission_respond, "permission.respond"),
+    _read("grant.list", permissions.grant_list, "grant.manage"),
+    _command("grant.revoke", permissions.grant_revoke, "grant.manage"),
+    _read("audit.read", audit.audit_read, "audit.read", runs="thread"),
 )
 """In the order of the protocol."""

@@ -9,17 +9,20 @@ import msgspec
 import pytest
 
 from ochat_site.rpc.methods import METHODS
+from permissions_app.models import Grant, PermissionRequest
 from sessions_app import models
 from sessions_app.db import in_db
 from sessions_app.ids import derived_id, history_id
 from sessions_app.records import LivenessOwnerBound
 from tests.golden.contract import EXAMPLES, Example
-from tests.support.serving import Held, Host, check
+from tests.support.serving import Held, Host, check, identity
 from tests.support.world import World
 
 EXAMPLE_SESSION = "ses_Ddw3r5REKHqpz1tRX7s9b4xv"
 EXAMPLE_ATTACHMENT = "att_V85-ma_TwDgTtYg_aDW0Q0p5"
 OWNED = LivenessOwnerBound(disconnect_grace_ms=60_000, stop_mode="graceful")
+
+RESPONSE = {"permission_generation": 0, "choice": "approve_session"}
 
 HANDLED = {method for dialect, method in METHODS if dialect == "ochat1"}
 REQUESTS = [example for example in EXAMPLES if example.definition.removesuffix(".request") in HANDLED]
@@ -73,6 +76,50 @@ async def busy(host: Host, world: World, params: Mapping[str, Any]) -> Held:
     return held
 
 
+async def unpowered(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    held.peer.connection.identity = identity(scopes=())
+    return held
+
+
+async def asking(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await busy(host, world, params)
+    request, *_ = await in_db(world.ask, held.session_id, "write")
+    await in_db(PermissionRequest.objects.filter(id=request).update, id=params["permission_id"])
+    return held
+
+
+async def offering_less(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await asking(host, world, params)
+    await in_db(PermissionRequest.objects.update, choices=("approve_once", "deny"))
+    return held
+
+
+async def answered(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await asking(host, world, params)
+    await held.call("permission.respond", **{**RESPONSE, "permission_id": params["permission_id"]})
+    return held
+
+
+async def given_up(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await asking(host, world, params)
+    await in_db(models.ToolCall.objects.update, state="proposed")
+    return held
+
+
+async def granted(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await busy(host, world, params)
+    request, *_ = await in_db(world.ask, held.session_id, "write")
+    await held.call("permission.respond", **{**RESPONSE, "permission_id": request})
+    await in_db(Grant.objects.update, id=params["grant_id"])
+    return held
+
+
+async def granted_read_only(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await granted(host, world, params)
+    return await held.peer.attach(held.session_id, "read_only")
+
+
 async def halted(host: Host, world: World, params: Mapping[str, Any]) -> Held:
     held = await idle(host, world, params)
     await in_db(models.Session.objects.filter(id=held.session_id).update, halted=True)
@@ -94,6 +141,15 @@ SCENES: Mapping[str, Scene] = {
     "session.cancel_operation.invalid.other-active.json": busy,
     "session.send_message.invalid.halted.json": halted,
     "session.send_message.invalid.key-reuse.json": used_key,
+    "permission.list.invalid.no-scope.json": unpowered,
+    "permission.respond.request.json": asking,
+    "permission.respond.invalid.not-offered.json": offering_less,
+    "permission.respond.invalid.resolved.json": answered,
+    "permission.respond.invalid.other-generation.json": asking,
+    "permission.respond.invalid.continuation-lost.json": given_up,
+    "grant.revoke.request.json": granted,
+    "grant.revoke.invalid.read-only.json": granted_read_only,
+    "audit.read.invalid.no-scope.json": unpowered,
 }
 
 
