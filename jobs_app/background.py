@@ -14,17 +14,15 @@ from datetime import datetime
 import structlog
 
 from jobs_app import sweep
+from jobs_app.wake import LONGEST_PAUSE, SWEEP_SIGNAL
 from sessions_app import limits, processes
 from sessions_app.broadcast import Broadcast
 from sessions_app.db import database_now, in_db
 
 log = structlog.get_logger(__name__)
 
-SWEEP_SIGNAL = "sweep"
-"""Wakes the sweep of whichever process holds the lease: something is due sooner than it thought."""
-
-_LONGEST_PAUSE = 1.0
-"""Seconds between two passes at most: what was missed is found within a second."""
+_LONGEST_PAUSE = LONGEST_PAUSE.total_seconds()
+"""Seconds between two passes at most."""
 _SHORTEST_PAUSE = 0.05
 """Seconds between two passes at least, however much is due."""
 

@@ -1,7 +1,7 @@
-"""Jobs: their records and what ends them with a session or an operation (behaviour 10.1).
+"""Jobs: their records and lists, cancelling, and what ends them with a session or an operation (behaviour 10.1).
 
-Owns: the job's row as a record, cancelling, and what an ending operation or a lost worker leaves of a job. Does not own: running
-one, or deciding that a process is lost (`jobs_app.sweep`).
+Owns: the job's row as a record, reading and cancelling jobs, and what an ending operation or a lost worker leaves of one. Does not
+own: running one, deciding that a process is lost (`jobs_app.sweep`), or whether a reader may see the session (`permissions_app`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from django.db.models import QuerySet
 from msgspec import UNSET, Raw
 
 from jobs_app.models import LIVE, Job
-from sessions_app import limits, records
+from sessions_app import ledger, limits, records
 from sessions_app.clock import wire_time
+from sessions_app.errors import InvalidRequest
 from sessions_app.participants import Participant, SnapshotPart
 from sessions_app.rows import Select
 from sessions_app.summaries import error_record
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from sessions_app.ledger import Txn
     from sessions_app.models import Operation, Session
     from sessions_app.participants import OperationOutcome
-    from sessions_app.records import StopMode
+    from sessions_app.receipts import Call
+    from sessions_app.records import JobKind, StopMode
     from sessions_app.views import View
 
 WORKER_LOST = "The worker that ran the job was lost."
@@ -64,11 +66,69 @@ def job_record(job: Job) -> records.Job:
     )
 
 
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """A job after somebody cancelled it, as the mutation left the session."""
+
+    job: records.Job
+    revision: int
+    latest_event_sequence: int
+
+
+def cancel_job(call: Call, session_id: str, job_id: str) -> Cancelled:
+    """Cancel a job: `job.state_changed`. One that ended otherwise is returned unchanged.
+
+    An interrupted one has ended, too, and is only named otherwise, until its end was delivered (behaviour 10.1). Raises, beside
+    what `ledger.command` raises, InvalidRequest for an unknown job.
+    """
+
+    def body(txn: Txn) -> Cancelled:
+        job = _job(txn.session, job_id)
+        undelivered = job.status == "interrupted" and job.delivery != "delivered"
+        if job.status in LIVE or undelivered:
+            end_job(txn, job, "cancelled")
+        return Cancelled(
+            job=job_record(job),
+            revision=txn.session.revision,
+            latest_event_sequence=txn.session.latest_sequence,
+        )
+
+    return ledger.command(call, session_id, Cancelled, body)
+
+
+def get_job(session: Session, job_id: str) -> records.Job:
+    """Return one job. Raises InvalidRequest for an unknown one."""
+    return job_record(_job(session, job_id))
+
+
+def list_jobs(
+    session: Session, *, status: str | None = None, kind: JobKind | None = None, after: str = "", limit: int
+) -> list[records.Job]:
+    """Return the jobs of a session behind id `after`: one more than `limit` when there are more.
+
+    `status` is any text; one that names no status matches nothing.
+    """
+    if status is not None and status not in _STATUS:
+        return []
+    wanted = Job.objects.filter(session=session, pk__gt=after).order_by("pk")
+    if status is not None:
+        wanted = wanted.filter(status=status)
+    if kind is not None:
+        wanted = wanted.filter(kind=kind)
+    return [job_record(row) for row in wanted[: limit + 1]]
+
+
+def _job(session: Session, job_id: str) -> Job:
+    job = Job.objects.filter(session=session, pk=job_id).first()
+    if job is None:
+        raise InvalidRequest("no such job in this session")
+    return job
+
+
 def end_job(txn: Txn, job: Job, status: str, reason: str = "") -> None:
     """Move a job to `cancelled` or `interrupted` and emit `job.state_changed`."""
     job.status = status
     job.reason = reason
-    job.completed_at = txn.now
+    job.completed_at = job.completed_at or txn.now
     job.next_run_at = None
     job.process = None
     job.save(update_fields=["status", "reason", "completed_at", "next_run_at", "process"])

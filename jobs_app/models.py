@@ -16,7 +16,7 @@ class Job(models.Model):
     """A piece of work beside the turn: its execution and, apart from it, its delivery (behaviour 10.1)."""
 
     id = IdField(primary_key=True)
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="jobs")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="jobs", db_index=False)
     generation = models.PositiveBigIntegerField()
     operation_id = IdField(blank=True)
     """The operation it belongs to, for reviewer jobs that end with it."""
@@ -42,6 +42,7 @@ class Job(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["next_run_at", "created_at"], name="job_due", condition=Q(status="queued")),
+            models.Index(fields=["session", "id"], name="job_listing"),
             models.Index(fields=["session", "-created_at"], name="job_newest"),
         ]
         constraints = [
@@ -55,7 +56,7 @@ class Schedule(models.Model):
     """One thing a session is to be told once, at a time (behaviour 10.2)."""
 
     id = IdField(primary_key=True)
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="schedules")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="schedules", db_index=False)
     generation = models.PositiveBigIntegerField()
     payload = EncodedField()
     created_at = models.DateTimeField()
@@ -70,6 +71,7 @@ class Schedule(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["next_due_at"], name="schedule_due", condition=Q(status="scheduled")),
+            models.Index(fields=["session", "id"], name="schedule_listing"),
             models.Index(fields=["session", "-created_at"], name="schedule_newest"),
         ]
         constraints = [

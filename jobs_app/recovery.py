@@ -11,9 +11,9 @@ from typing import Any
 
 import structlog
 
+from jobs_app import schedules
 from jobs_app.jobs import WORKER_LOST, end_job
 from jobs_app.models import Job, Schedule
-from jobs_app.schedules import schedule_record
 from sessions_app import ledger, processes
 from sessions_app.callers import system
 from sessions_app.commands import attachments, operations
@@ -128,6 +128,4 @@ def _reschedule(session_id: str, schedule_id: str, process_id: str) -> None:
     with ledger.session_txn(session_id, system(operations.WORKER_LOST)) as txn:
         schedule = Schedule.objects.filter(id=schedule_id, process_id=process_id, status="delivering").first()
         if schedule is not None:
-            schedule.status, schedule.process = "scheduled", None
-            schedule.save(update_fields=["status", "process"])
-            txn.emit("schedule.state_changed", schedule_record(schedule))
+            schedules.move(txn, schedule, "scheduled")

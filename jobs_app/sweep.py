@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from django.db.models import F, Q, QuerySet
 
-from jobs_app import recovery
+from jobs_app import recovery, schedules
 from permissions_app import audit, requests
 from sessions_app import leases, ledger, limits, participants, processes, workspaces
 from sessions_app.callers import system
@@ -97,7 +97,7 @@ def maintain() -> None:
 
 def next_due() -> datetime | None:
     """Return when the next step is due by time, if anything waits for a time."""
-    deadlines = [requests.next_due(), _next_lease_deadline()]
+    deadlines = [requests.next_due(), schedules.next_due(), _next_lease_deadline()]
     return min((due for due in deadlines if due is not None), default=None)
 
 
@@ -168,6 +168,16 @@ def expire_requests() -> None:
     requests.expire_due(database_now(), BATCH)
 
 
+def deliver_schedules() -> None:
+    """Deliver the schedules that are due; those whose time passed while nobody held the lease go by their misfire."""
+    now = database_now()
+    covered_since = SweepLease.objects.filter(id=1).values_list("covered_since", flat=True).first()
+    for session_id, schedule_id in schedules.list_due(now, BATCH):
+        _each(
+            "deliver", session_id, partial(schedules.deliver, session_id, schedule_id, covered_since or now)
+        )
+
+
 def chain_audit() -> None:
     """Give waiting audit records their sequence and hash."""
     audit.settle_failures()
@@ -229,7 +239,7 @@ def _next_lease_deadline() -> datetime | None:
     return min((due for due in found if due is not None), default=None)
 
 
-def _each(step: str, session_id: str, action: Callable[[], None]) -> None:
+def _each(step: str, session_id: str, action: Callable[[], object]) -> None:
     """Do one row's part of a step: a session that is busy, or broken, does not stop those behind it."""
     try:
         action()
@@ -256,6 +266,7 @@ _STEPS: tuple[Callable[[], object], ...] = (
     dispatch_unclaimed,
     expire_requests,
     expire_owners,
+    deliver_schedules,
     chain_audit,
 )
 _MAINTENANCE: tuple[Callable[[], object], ...] = (

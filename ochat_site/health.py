@@ -21,7 +21,8 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.db.models.functions import Coalesce
 
-from jobs_app.models import Job, Schedule
+from jobs_app import schedules
+from jobs_app.models import Job
 from ochat_site.dialects.ochat1.types import HealthComponent, HealthResult
 from permissions_app import audit, requests
 from sessions_app import catalog, clock, limits
@@ -138,7 +139,7 @@ class Health:
             "session_registry": _session_registry,
             "start_scheduler": lambda: _scheduler(None),
             "job_scheduler": lambda: _scheduler(_oldest_job()),
-            "schedule_scheduler": lambda: _scheduler(_oldest_schedule()),
+            "schedule_scheduler": lambda: _scheduler(schedules.next_due()),
             "permission_scheduler": lambda: _scheduler(requests.next_due()),
             "maintenance": lambda: _scheduler(_oldest_receipt(), within=_maintenance_pause()),
             "configuration": catalog.error,
@@ -202,12 +203,9 @@ def _late(what: str, due: datetime | None) -> str:
 
 def _oldest_job() -> datetime | None:
     due = Coalesce("next_run_at", "created_at")
-    return Job.objects.filter(status="queued").order_by(due).values_list(due, flat=True).first()
-
-
-def _oldest_schedule() -> datetime | None:
-    waiting = Schedule.objects.filter(status="scheduled").order_by("next_due_at")
-    return waiting.values_list("next_due_at", flat=True).first()
+    # Jobs of a session that is to stop wait until it is started again (behaviour 10.1).
+    waiting = Job.objects.filter(status="queued", session__desired="running", session__archived_at=None)
+    return waiting.order_by(due).values_list(due, flat=True).first()
 
 
 def _oldest_receipt() -> datetime | None:

@@ -25,8 +25,8 @@ def after(milliseconds: int) -> datetime:
 
 def wire_time(instant: datetime) -> str:
     """Return an aware instant as the wire writes it: UTC, capital T and Z, exactly nine fraction digits (wire 1)."""
-    utc = instant.astimezone(UTC)
-    return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond:06d}000Z"
+    utc = instant.astimezone(UTC).replace(tzinfo=None)
+    return f"{utc.isoformat(timespec='microseconds')}000Z"
 
 
 def parse_wire_time(text: str) -> datetime:

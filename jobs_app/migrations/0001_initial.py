@@ -47,6 +47,7 @@ class Migration(migrations.Migration):
                 (
                     "session",
                     models.ForeignKey(
+                        db_index=False,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="jobs",
                         to="sessions_app.session",
@@ -60,6 +61,7 @@ class Migration(migrations.Migration):
                         fields=["next_run_at", "created_at"],
                         name="job_due",
                     ),
+                    models.Index(fields=["session", "id"], name="job_listing"),
                     models.Index(fields=["session", "-created_at"], name="job_newest"),
                 ],
                 "constraints": [
@@ -95,6 +97,7 @@ class Migration(migrations.Migration):
                 (
                     "session",
                     models.ForeignKey(
+                        db_index=False,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="schedules",
                         to="sessions_app.session",
@@ -108,6 +111,7 @@ class Migration(migrations.Migration):
                         fields=["next_due_at"],
                         name="schedule_due",
                     ),
+                    models.Index(fields=["session", "id"], name="schedule_listing"),
                     models.Index(fields=["session", "-created_at"], name="schedule_newest"),
                 ],
                 "constraints": [

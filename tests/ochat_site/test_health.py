@@ -24,7 +24,16 @@ from permissions_app.models import AuditRecord, PermissionRequest
 from sessions_app import ids, limits, processes, store
 from sessions_app.broadcast import Broadcast
 from sessions_app.db import database_now, in_db
-from sessions_app.models import CatalogState, Operation, Process, Receipt, Store, SweepLease, ToolCall
+from sessions_app.models import (
+    CatalogState,
+    Operation,
+    Process,
+    Receipt,
+    Session,
+    Store,
+    SweepLease,
+    ToolCall,
+)
 from tests.permissions_app import world
 from tests.support.waiting import eventually, until
 
@@ -219,6 +228,16 @@ def test_what_is_due_only_now_is_no_fault(looker: Looker) -> None:
     for make in (late_job, late_schedule, late_request, late_receipt, late_turn, late_audit):
         make(database_now())
     assert looker.wrong() == {}
+
+
+def test_what_waits_for_its_session_is_no_fault(looker: Looker) -> None:
+    """Behaviour 10.1: "Jobs of a session whose desired state is stopped are not claimed"; 9.5: archived ones are hidden."""
+    late_job(database_now() - TEN_MINUTES)
+    late_schedule(database_now() - TEN_MINUTES)
+    Session.objects.update(desired="stopped", archived_at=database_now())
+    assert looker.wrong() == {}
+    Session.objects.update(archived_at=None)
+    assert set(looker.wrong()) == {"schedule_scheduler"}
 
 
 def test_nobody_sweeps(looker: Looker) -> None:

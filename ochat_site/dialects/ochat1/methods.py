@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from ochat_site.dialects.ochat1.handlers import attachments, audit, catalog, permissions, server, sessions
+from ochat_site.dialects.ochat1.handlers import (
+    attachments,
+    audit,
+    catalog,
+    jobs,
+    permissions,
+    server,
+    sessions,
+)
 from ochat_site.dialects.ochat1.types import SHAPES
 from ochat_site.rpc.context import Method, no_scopes
 
@@ -136,5 +144,12 @@ ROWS: Sequence[Method] = (
     _read("grant.list", permissions.grant_list, "grant.manage"),
     _command("grant.revoke", permissions.grant_revoke, "grant.manage"),
     _read("audit.read", audit.audit_read, "audit.read", runs="thread"),
+    _read("job.list", jobs.job_list, "session.message.send"),
+    _read("job.get", jobs.job_get, "session.message.send"),
+    _command("job.cancel", jobs.job_cancel, "session.message.send", idempotency="protected"),
+    _read("schedule.list", jobs.schedule_list, "session.message.send"),
+    _read("schedule.get", jobs.schedule_get, "session.message.send"),
+    _command("schedule.create", jobs.schedule_create, "session.message.send", idempotency="protected"),
+    _command("schedule.cancel", jobs.schedule_cancel, "session.message.send", idempotency="protected"),
 )
 """In the order of the protocol."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobs_app.models import Job, Schedule
 from ochat_site.rpc.methods import METHODS
 from permissions_app.models import Grant, PermissionRequest
 from sessions_app import models
@@ -120,6 +121,26 @@ async def granted_read_only(host: Host, world: World, params: Mapping[str, Any])
     return await held.peer.attach(held.session_id, "read_only")
 
 
+async def with_job(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    await in_db(world.job, held.session_id)
+    await in_db(Job.objects.update, id=params["job_id"])
+    return held
+
+
+async def with_schedule(
+    host: Host, world: World, params: Mapping[str, Any], status: str = "scheduled"
+) -> Held:
+    held = await idle(host, world, params)
+    await in_db(world.schedule, held.session_id, status)
+    await in_db(Schedule.objects.update, id=params["schedule_id"])
+    return held
+
+
+async def with_ended_schedule(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    return await with_schedule(host, world, params, "cancelled")
+
+
 async def halted(host: Host, world: World, params: Mapping[str, Any]) -> Held:
     held = await idle(host, world, params)
     await in_db(models.Session.objects.filter(id=held.session_id).update, halted=True)
@@ -150,6 +171,11 @@ SCENES: Mapping[str, Scene] = {
     "grant.revoke.request.json": granted,
     "grant.revoke.invalid.read-only.json": granted_read_only,
     "audit.read.invalid.no-scope.json": unpowered,
+    "job.get.request.json": with_job,
+    "job.cancel.request.json": with_job,
+    "schedule.get.request.json": with_schedule,
+    "schedule.cancel.request.json": with_schedule,
+    "schedule.cancel.invalid.terminal.json": with_ended_schedule,
 }
 
 
