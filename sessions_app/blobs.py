@@ -1,7 +1,7 @@
 """Content kept beside the log (behaviour 6.1, 13): bytes in the configured storage under their digest, rows beside.
 
-Owns: storing and opening content, and what an attachment of a message becomes. Does not own: uploads over HTTP and chunked
-reading, which build on it.
+Owns: storing, opening and reading content in parts, and what an attachment of a message becomes. Does not own: uploads over
+HTTP, which build on it, or whether a reader may see the session (`access`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import base64
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import msgspec
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
@@ -20,10 +22,20 @@ from sessions_app import clock, ids, limits
 from sessions_app.encoding import encode
 from sessions_app.errors import BlobUnavailable, InvalidRequest, PermissionDenied, ResourceLimit
 from sessions_app.models import Blob
-from sessions_app.records import BlobInput, BlobInputInlineBase64, BlobInputStored, InputImage, InputText
+from sessions_app.records import (
+    BlobChunk,
+    BlobInput,
+    BlobInputInlineBase64,
+    BlobInputStored,
+    InputImage,
+    InputText,
+    Principal,
+)
+from sessions_app.summaries import blob_record
 
 if TYPE_CHECKING:
     from sessions_app.ledger import Txn
+    from sessions_app.models import Session
 
 Part = InputText | InputImage
 
@@ -90,6 +102,58 @@ def read(digest: str) -> bytes:
     if sha256(content).hexdigest() != digest:
         raise BlobUnavailable("the content of the blob is damaged")
     return content
+
+
+def find(session: Session, blob_id: str, reader: Principal) -> Blob:
+    """Return a blob that is stored in this session; uploads that nobody took are in none (behaviour 13).
+
+    Raises BlobUnavailable for any other, PermissionDenied for an export made for another authority than exactly `reader`
+    (behaviour 9.3).
+    """
+    row = Blob.objects.filter(id=blob_id, session=session).first()
+    if row is None:
+        raise BlobUnavailable("no such blob in this session")
+    if row.bound_to is not None and msgspec.json.decode(row.bound_to, type=Principal) != reader:
+        raise PermissionDenied("this export is for another authority")
+    return row
+
+
+def read_chunk(row: Blob, offset: int, max_bytes: int) -> BlobChunk:
+    """Return the part of a blob from `offset` on, at most `max_bytes` of it; at its end an empty one.
+
+    Raises InvalidRequest for an offset behind its end, BlobUnavailable when its content is gone or damaged.
+    """
+    if offset > row.byte_length:
+        raise InvalidRequest("the offset is behind the end of the blob")
+    data = _read_part(row.sha256, offset, min(max_bytes, row.byte_length - offset))
+    end = offset + len(data)
+    return BlobChunk(
+        blob=blob_record(row),
+        offset=offset,
+        next_offset=end,
+        data_base64=base64.b64encode(data).decode(),
+        eof=end == row.byte_length,
+    )
+
+
+def _read_part(digest: str, offset: int, size: int) -> bytes:
+    """Return exactly these bytes of stored content; what is asked for is what is read, once the whole was found undamaged."""
+    _check_once(digest)
+    try:
+        with default_storage.open(_name(digest)) as file:
+            file.seek(offset)
+            part = bytes(file.read(size))
+    except OSError:
+        raise BlobUnavailable("the content of the blob is gone") from None
+    if len(part) != size:
+        raise BlobUnavailable("the content of the blob is damaged")
+    return part
+
+
+@lru_cache(maxsize=4096)
+def _check_once(digest: str) -> None:
+    """Find out whether content is what its name says, once in each process. Raises BlobUnavailable, and asks again next time."""
+    read(digest)
 
 
 def _name(digest: str) -> str:

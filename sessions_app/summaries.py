@@ -139,6 +139,18 @@ def entry_record(entry: models.HistoryEntry | models.DeferredEntry) -> records.H
     )
 
 
+def blob_record(blob: models.Blob) -> records.BlobMetadata:
+    """Return what is told of a blob."""
+    return records.BlobMetadata(
+        id=blob.id,
+        kind=cast("records.BlobKind", blob.kind),
+        media_type=blob.media_type,
+        byte_length=blob.byte_length,
+        digest=blob.sha256,
+        display_name=blob.display_name or UNSET,
+    )
+
+
 def error_record(stored: bytes | None) -> records.Error:
     """Return a stored error."""
     return msgspec.json.decode(stored or b"", type=records.Error)

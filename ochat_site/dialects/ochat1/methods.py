@@ -17,6 +17,7 @@ from msgspec import UNSET
 from ochat_site.dialects.ochat1.handlers import (
     attachments,
     audit,
+    blobs,
     catalog,
     jobs,
     permissions,
@@ -110,6 +111,7 @@ ROWS: Sequence[Method] = (
     _read("prompt.get", catalog.prompt_get, "prompt.list"),
     _read("workspace.list", catalog.workspace_list, "workspace.list"),
     _read("workspace.get", catalog.workspace_get, "workspace.list"),
+    _read("blob.read", blobs.blob_read, "session.transcript.read", runs="thread", attachment="any"),
     _command(
         "session.create",
         sessions.session_create,

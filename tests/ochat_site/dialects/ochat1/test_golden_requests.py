@@ -11,7 +11,7 @@ import pytest
 from jobs_app.models import Job, Schedule
 from ochat_site.rpc.methods import METHODS
 from permissions_app.models import Grant, PermissionRequest
-from sessions_app import models
+from sessions_app import blobs, models
 from sessions_app.db import in_db
 from sessions_app.ids import derived_id, history_id
 from sessions_app.records import LivenessOwnerBound
@@ -141,6 +141,25 @@ async def with_ended_schedule(host: Host, world: World, params: Mapping[str, Any
     return await with_schedule(host, world, params, "cancelled")
 
 
+async def with_blob(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+
+    def store() -> None:
+        content = b"a few bytes"
+        models.Blob.objects.create(
+            id=params["blob_id"],
+            session_id=held.session_id,
+            kind="file",
+            media_type="text/plain",
+            byte_length=len(content),
+            sha256=blobs.save(content),
+            created_at=world.clock(),
+        )
+
+    await in_db(store)
+    return held
+
+
 async def halted(host: Host, world: World, params: Mapping[str, Any]) -> Held:
     held = await idle(host, world, params)
     await in_db(models.Session.objects.filter(id=held.session_id).update, halted=True)
@@ -162,6 +181,8 @@ SCENES: Mapping[str, Scene] = {
     "session.cancel_operation.invalid.other-active.json": busy,
     "session.send_message.invalid.halted.json": halted,
     "session.send_message.invalid.key-reuse.json": used_key,
+    "blob.read.request.json": with_blob,
+    "blob.read.invalid.offset-past-end.json": with_blob,
     "permission.list.invalid.no-scope.json": unpowered,
     "permission.respond.request.json": asking,
     "permission.respond.invalid.not-offered.json": offering_less,
