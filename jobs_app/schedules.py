@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.db.models import QuerySet
 from msgspec import UNSET, Raw
 
 from jobs_app import wake
@@ -31,8 +31,8 @@ from sessions_app.errors import (
     to_error,
 )
 from sessions_app.participants import Participant, SnapshotPart
-from sessions_app.rows import Select
 from sessions_app.records import ScheduleDueAt
+from sessions_app.rows import Select
 from sessions_app.summaries import error_record
 
 if TYPE_CHECKING:

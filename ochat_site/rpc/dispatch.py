@@ -176,7 +176,7 @@ class Dispatcher:
                 await asyncio.sleep(PENDING_SECONDS)
 
     def _record(self, work: _Work, code: ErrorCode | Literal["success"]) -> None:
-        session_id = getattr(work.params, "session_id", None)
+        session_id = getattr(work.params, "session_id", None) or None  # a filter may be left out
         self._audit.command(work.context.caller, CommandOutcome(work.row.name, session_id, code))
 
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RENEWING = "session.renew_owner is not handled yet"
 ADMINISTRATION = "the administrative methods are not handled yet"
 HTTP = "a case of HTTP, which is not served yet"
 CAPACITY = "capacity, queues and leases of workspaces are not there yet"
-RESPONDING = "permission.respond is not handled yet"
-JOBS = "jobs and schedules have no methods yet"
+MODERATORS = "there are no moderators, whom schedules are delivered to, yet"
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "E4": Behaviour(
         "A non-owner attach raises the revision by one and the sequence by none; detach the same."
     ),
-    "E6": Behaviour("Each owner attach raises the lease's generation and tells of it.", RENEWING),
+    "E6": Behaviour(
+        "Renewing raises the lease's generation and expiry and tells of it; an old generation is stale."
+    ),
     "E9": Behaviour("The owner is gone: another principal reclaims with the token and gets a new one."),
     "E10": Behaviour("A reclaim token that was used is dead; the new one is good."),
     "E12": Behaviour("The owner leaves and its grace passes: stopped, whatever observers do."),
@@ -101,10 +101,10 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "G2": Behaviour("ask with a writer attached: nothing runs before the answer, then it does."),
     "G3": Behaviour("ask with nobody there: the fallback at once, or a request that waits for a writer."),
     "G5": Behaviour("A request's time passes: its fallback decides, once."),
-    "G7": Behaviour("Two writers answer at once.", RESPONDING),
-    "G8": Behaviour("A read-only client answers.", RESPONDING),
-    "G10": Behaviour("A session grant lets the same call run unasked.", RESPONDING),
-    "G12": Behaviour("A revoked grant asks again.", "grant.revoke is not handled yet"),
+    "G7": Behaviour("Two writers answer at once: one is taken, the other was too late."),
+    "G8": Behaviour("A read-only client cannot answer, and the request stays pending."),
+    "G10": Behaviour("A session grant lets the same call run unasked, and no other."),
+    "G12": Behaviour("A revoked grant is told of, listed as revoked, and its call asks again."),
     "G13": Behaviour("Cancelling while a request waits cancels it and closes its call with an error output."),
     # H. Events, replay, projection
     "H1": Behaviour(
@@ -114,7 +114,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "H3": Behaviour("A cursor that is no longer retained on an HTTP stream: 409.", HTTP),
     "H4": Behaviour("An HTTP stream reopened with Last-Event-ID goes on.", HTTP),
     "H8": Behaviour("A stalled subscriber is closed as slow; a healthy one and the writer notice nothing."),
-    "H10": Behaviour("A schedule is hidden from a reader.", JOBS),
+    "H10": Behaviour(
+        "A reader is told only that something happened when a schedule is made; an admin sees it."
+    ),
     "H11": Behaviour("A reader sees text, tool entries without their payload, and no live events."),
     "H12": Behaviour("An ETag for each scope identity.", HTTP),
     # I. Administration
@@ -129,9 +131,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "I14": Behaviour("reset and upgrade with a stale revision, or running.", ADMINISTRATION),
     "I15": Behaviour("delete, and everything afterwards.", ADMINISTRATION),
     # J. Jobs, schedules
-    "J1": Behaviour("A schedule's life by its methods.", JOBS),
-    "J4": Behaviour("A due schedule with no clients.", JOBS),
-    "J6": Behaviour("All processes down over the due time.", JOBS),
+    "J1": Behaviour("A schedule is made, read, listed and cancelled, once."),
+    "J4": Behaviour("A due schedule with no clients.", MODERATORS),
+    "J6": Behaviour("All processes are down over the due time: each misfire decides for itself."),
     # K. Idempotency, paging, blobs, recovery
     "K1": Behaviour("The same reset twice with one key.", ADMINISTRATION),
     "K2": Behaviour("The same key with another parameter: idempotency_conflict."),

@@ -69,6 +69,7 @@ SETTINGS: Mapping[str, int] = {
     "process_heartbeat_ms": 250,
     "process_expiry_ms": 2000,
     "sweep_lease_ms": 1000,
+    "misfire_gap_ms": 1000,
     "shutdown_grace_ms": 5000,
 }
 """What the fixture asks for, and processes whose death is noticed within the time of a test."""

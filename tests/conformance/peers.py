@@ -22,6 +22,7 @@ from ochat_site.dialects.ochat1.types import (
     AttachReplayEvents,
     AttachReplaySnapshot,
     MutationResult,
+    PermissionRespondResult,
     SendMessageResult,
     SessionAttachParams,
     SessionCreateParams,
@@ -37,6 +38,7 @@ from sessions_app.records import (
     LivenessDetached,
     MessageContentKind,
     Permission,
+    PermissionChoice,
     PromptRefCatalog,
     SessionSpec,
     Snapshot,
@@ -287,6 +289,12 @@ class Hold:
     async def cancel(self, operation_id: str) -> SessionMutationResult:
         """Cancel an operation."""
         return await self.attached.cancel_operation(operation_id)
+
+    async def answer(
+        self, permission: Permission, choice: PermissionChoice, reason: str | None = None
+    ) -> PermissionRespondResult:
+        """Answer a request for permission."""
+        return await self.attached.respond(permission, choice, reason=reason)
 
     async def mutate(self, method: Method[W, R], **members: Any) -> R:
         """Make a mutation through the attachment."""

@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
@@ -25,22 +24,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from ochat_client import Client, ConnectionRefused
 from ochat_client.transports import MAX_FRAME_BYTES, Transport
 from ochat_client.transports.websocket import FINAL_STATUSES, UNREAD_FRAMES, WebSocket
-from permissions_app import principals, requests
-from permissions_app.scopes import caller_for
-from sessions_app.callers import Attached
-from sessions_app.db import in_db
-from sessions_app.models import Attachment
-from sessions_app.receipts import Call
 from tests.conformance.checked import Checked
-from tests.conformance.fixture import ADMIN, ALL, Person
-from tests.conformance.peers import WAIT_SECONDS, Hold, Peer
+from tests.conformance.fixture import ADMIN, Person
+from tests.conformance.peers import WAIT_SECONDS, Peer
 from tests.support import databases
 from tests.support.model_servers import ModelServer
 from tests.support.processes import Installation, Process
-
-if TYPE_CHECKING:
-    from permissions_app.requests import Resolved
-    from sessions_app.records import Permission, PermissionChoice
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -94,15 +83,6 @@ class Door(ABC):
         await peer.client.initialize()
         return peer
 
-    async def answer(
-        self, hold: Hold, permission: Permission, choice: PermissionChoice, reason: str = ""
-    ) -> Resolved:
-        """Answer a request through an attachment: by the domain's command, until the protocol's method is there.
-
-        The default database of this process must be the server's.
-        """
-        return await in_db(_respond, hold.attachment_id, permission, choice, reason)
-
     async def check_laws(self) -> None:
         """Check what holds at the end of every test: nothing was sent that must not be, and the replay law for every client."""
         for peer in self._peers:
@@ -131,21 +111,6 @@ class Site(Door):
     @abstractmethod
     async def restart(self) -> None:
         """Stop the server in order and start it again; every connection ends."""
-
-
-def _respond(attachment_id: str, permission: Permission, choice: PermissionChoice, reason: str) -> Resolved:
-    row = Attachment.objects.get(id=attachment_id)
-    identity = principals.identity(row.principal_id, "http.static_bearer", ALL)
-    caller = caller_for(identity, Attached(row.connection_id or "", attachment_id))
-    call = Call(caller, "permission.respond", f"answer-{permission.id}")
-    return requests.respond(
-        call,
-        permission.session_id,
-        permission.id,
-        generation=permission.generation,
-        choice=choice,
-        reason=reason,
-    )
 
 
 class Processes:

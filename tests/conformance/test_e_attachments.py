@@ -63,6 +63,14 @@ async def test_e3(site: Site) -> None:
     assert await code(reader.stop("cancel")) == "permission_denied"
     assert await code(reader.say()) == "permission_denied"
     assert await code(reader.cancel("op_none")) == "permission_denied"
+    answer = {"permission_id": "per_none", "permission_generation": 0, "choice": "deny"}
+    assert await code(reader.raw("permission.respond", **answer)) == "permission_denied"
+    schedule = {"payload": 1, "due": {"type": "after_ms", "delay_ms": 0}, "misfire": "fail"}
+    assert await code(reader.raw("schedule.create", **schedule)) == "permission_denied"
+    assert await code(reader.raw("schedule.cancel", schedule_id="sch_none")) == "permission_denied"
+    assert await code(reader.raw("job.cancel", job_id="job_none")) == "permission_denied"
+    assert await code(reader.raw("grant.revoke", grant_id="grt_none", reason="no")) == "permission_denied"
+    assert await code(reader.raw("session.renew_owner", lease_generation=0)) == "permission_denied"
     assert await reader.snapshot() == before
 
 
@@ -78,8 +86,45 @@ async def test_e4(site: Site) -> None:
     assert await hold.counters() == (revision + 2, sequence)
 
 
+async def test_e6(site: Site) -> None:
+    """Renewing raises the lease's generation and expiry and tells of it; an old generation is stale.
+
+    An attachment of that mode to a detached session has no lease to renew.
+    """
+    owner, token = await _owned(site)
+    observer = await (await site.peer()).attach(owner.session_id)
+    first = owner.attached.result.attachment.owner_lease
+    assert first
+    before = await observer.counters()
+
+    renewed = await owner.mutate(methods.SESSION_RENEW_OWNER, lease_generation=first.generation)
+
+    lease = renewed.owner_lease
+    assert lease.generation == first.generation + 1
+    assert lease.expires_at > first.expires_at
+    assert lease.principal_id == first.principal_id
+    await observer.until_kind("attachment.owner_changed")
+    assert observer.view.owner
+    assert observer.view.owner.owner_lease == lease
+    after = (renewed.revision, renewed.latest_event_sequence)
+    assert after == await observer.counters() == (before[0] + 1, before[1] + 1)
+
+    old = owner.mutate(methods.SESSION_RENEW_OWNER, lease_generation=first.generation)
+    assert await code(old) == "lease_stale"
+    by_other = observer.mutate(methods.SESSION_RENEW_OWNER, lease_generation=lease.generation)
+    assert await code(by_other) == "permission_denied"
+    detached = await (await site.peer()).create(mode="owner_read_write")
+    assert await code(detached.mutate(methods.SESSION_RENEW_OWNER, lease_generation=0)) == "invalid_state"
+    assert await observer.counters() == after
+    await owner.peer.close()
+    await _reclaimed(await site.peer(SECOND_ADMIN), owner.session_id, token)
+
+
 async def test_e6_by_attaching(site: Site) -> None:
-    """Each owner attach raises the lease's generation and tells of it."""
+    """Renewing raises the lease's generation and expiry and tells of it; an old generation is stale.
+
+    Each owner attach does the same.
+    """
     observer = await (await site.peer()).create(liveness=owned())
     owner = await (await site.peer()).attach(observer.session_id, "owner_read_write")
     lease = owner.attached.result.attachment.owner_lease

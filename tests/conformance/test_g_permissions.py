@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
-from tests.conformance.peers import Hold, history, told
+from ochat_client import ProtocolError, methods
+from ochat_site.dialects.ochat1.types import PermissionRespondResult
+from tests.conformance.peers import Hold, code, history, told
 from tests.conformance.sites import Site
 from tests.support.model_scripts import Call, Reply, Text, Wait
 
@@ -42,7 +46,7 @@ async def test_g2(site: Site) -> None:
     assert asked.invocation_display == "clock(<redacted>)"
     assert not _ran(hold)
     assert len(site.model.requests) == 1
-    await site.answer(hold, asked, "approve_once")
+    await hold.answer(asked, "approve_once")
     assert (await hold.until_ended()).kind == "operation.completed"
 
     assert _ran(hold)
@@ -59,7 +63,7 @@ async def test_g2_denied(site: Site) -> None:
     site.model.answer(CALL, ANSWER)
     hold = await (await site.peer()).create("interactive", start=True)
     await hold.say("go")
-    await site.answer(hold, await hold.until_asked(), "deny", "not today")
+    await hold.answer(await hold.until_asked(), "deny", "not today")
     assert (await hold.until_ended()).kind == "operation.completed"
 
     assert not _ran(hold)
@@ -85,7 +89,7 @@ async def test_g3(site: Site, profile: str) -> None:
     asked = await observer.until_asked()
     back = await (await site.peer()).attach(writer.session_id)
     assert [request.id for request in back.view.pending_permissions] == [asked.id]
-    await site.answer(back, asked, "approve_once")
+    await back.answer(asked, "approve_once")
     await observer.until_ended()
     assert _ran(observer)
 
@@ -109,6 +113,92 @@ async def test_g5(site: Site, profile: str, state: str) -> None:
     assert not request.resolution.principal_id
     assert hold.kinds.count("permission.resolved") == 1
     assert _ran(hold) is (state == "approved")
+
+
+async def test_g7(site: Site) -> None:
+    """Two writers answer at once: one is taken, the other was too late."""
+    site.model.answer(CALL, ANSWER)
+    writers = [await (await site.peer()).create("interactive", start=True)]
+    writers.append(await (await site.peer()).attach(writers[0].session_id))
+    await writers[0].say("go")
+    asked = [await writer.until_asked() for writer in writers]
+    assert asked[0] == asked[1]
+
+    outcomes = await asyncio.gather(
+        writers[0].answer(asked[0], "approve_once"),
+        writers[1].answer(asked[1], "deny"),
+        return_exceptions=True,
+    )
+    [won] = [outcome for outcome in outcomes if isinstance(outcome, PermissionRespondResult)]
+    [lost] = [outcome for outcome in outcomes if isinstance(outcome, ProtocolError)]
+    await writers[0].until_ended()
+
+    assert lost.code == "already_resolved"
+    assert writers[0].view.permissions[asked[0].id] == won.permission
+    assert writers[0].kinds.count("permission.resolved") == 1
+    assert _ran(writers[0]) is (won.permission.state == "approved")
+
+
+async def test_g8(site: Site) -> None:
+    """A read-only client cannot answer, and the request stays pending."""
+    site.model.answer(CALL, ANSWER)
+    writer = await (await site.peer()).create("interactive", start=True)
+    reader = await (await site.peer()).attach(writer.session_id, "read_only")
+    await writer.say("go")
+    asked = await reader.until_asked()
+
+    assert await code(reader.answer(asked, "approve_once")) == "permission_denied"
+    listed = await reader.peer.call("permission.list", session_id=writer.session_id, limit=10)
+    assert [(one["id"], one["state"]) for one in listed["items"]] == [(asked.id, "pending")]
+    await writer.until_asked()
+    await writer.answer(asked, "deny")
+    await writer.until_ended()
+
+
+async def test_g10(site: Site) -> None:
+    """A session grant lets the same call run unasked, and no other."""
+    other = Reply(Call("clock", '{"timezone":"Europe/Paris"}', call_id="c3"))
+    site.model.answer(CALL, Reply(Call("clock", call_id="c2")), other, ANSWER)
+    hold = await (await site.peer()).create("interactive", start=True)
+    await hold.say("go")
+    first = await hold.until_asked()
+    await hold.answer(first, "approve_session")
+    await hold.until(lambda: [one for one in hold.view.pending_permissions if one.id != first.id])
+    third = hold.view.pending_permissions[0]
+
+    assert third.call_id == "c3"
+    assert third.runtime_identity != first.runtime_identity
+    assert _calls(hold) == ["c1", "c2"]
+    [grant] = hold.view.grants.values()
+    assert (grant.scope, grant.identity_digest) == ("exact_session", first.runtime_identity)
+    await hold.answer(third, "deny")
+    await hold.until_ended()
+    assert _calls(hold) == ["c1", "c2"]
+
+
+async def test_g12(site: Site) -> None:
+    """A revoked grant is told of, listed as revoked, and its call asks again."""
+    site.model.answer(CALL, Reply(Text("once")), Reply(Call("clock", call_id="c2")), ANSWER)
+    hold = await (await site.peer()).create("interactive", start=True)
+    await hold.say("go")
+    await hold.answer(await hold.until_asked(), "approve_session")
+    await hold.until_ended()
+    [grant] = hold.view.grants.values()
+
+    revoked = await hold.mutate(methods.GRANT_REVOKE, grant_id=grant.id, reason="enough")
+    await hold.until_kind("grant.revoked")
+
+    assert (revoked.grant.state, revoked.grant.revocation_reason) == ("revoked", "enough")
+    assert hold.view.grants[grant.id] == revoked.grant
+    listed = await hold.peer.call("grant.list", session_id=hold.session_id, state="revoked", limit=10)
+    assert [one["id"] for one in listed["items"]] == [grant.id]
+    again = hold.mutate(methods.GRANT_REVOKE, grant_id=grant.id, reason="enough")
+    assert await code(again) == "already_resolved"
+    await hold.say("again")
+    asked = await hold.until_asked()
+    assert asked.call_id == "c2"
+    await hold.answer(asked, "deny")
+    await hold.until_ended()
 
 
 async def test_g13(site: Site) -> None:
@@ -145,7 +235,13 @@ async def test_g13(site: Site) -> None:
 
 def _ran(hold: Hold) -> bool:
     """Tell whether a tool was started."""
-    return any(live.kind == "tool.started" for live in hold.lives)
+    return bool(_calls(hold))
+
+
+def _calls(hold: Hold) -> list[str]:
+    """Return the ids of the calls that were started, as far as was told."""
+    started = [live for live in hold.lives if live.kind == "tool.started"]
+    return [msgspec.json.decode(live.payload)["call_id"] for live in started]
 
 
 async def _outputs(hold: Hold) -> list[str]:

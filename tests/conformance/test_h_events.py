@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from ochat_client import ConnectionLost, new_key
+from ochat_client import ConnectionLost, methods, new_key
 from ochat_site.dialects.ochat1.types import AttachReplayEvents, AttachReplaySnapshot
 from sessions_app.encoding import encode
 from sessions_app.events import DurableEvent
+from sessions_app.records import ScheduleDueAfterMs
 from tests.conformance.checked import Checked
 from tests.conformance.fixture import ADMIN, READER, SETTINGS, WRITER, Person
-from tests.conformance.peers import WAIT_SECONDS, Hold, history, shown
+from tests.conformance.peers import WAIT_SECONDS, Hold, code, history, shown
 from tests.conformance.sites import Site
 from tests.conformance.test_a_envelope import INITIALIZE
 from tests.support.model_scripts import Call, Reply, Text, Wait
@@ -100,6 +101,31 @@ async def test_h8(site: Site) -> None:
 
 LARGE = 32
 """Messages of 100 kB, which together are less than may be deferred."""
+
+
+async def test_h10(site: Site) -> None:
+    """A reader is told only that something happened when a schedule is made; an admin sees it."""
+    marker = "the marker"
+    hold = await (await site.peer()).create()
+    reader = await (await site.peer(READER)).attach(hold.session_id, "read_only")
+    made = await hold.mutate(
+        methods.SCHEDULE_CREATE,
+        payload=msgspec.Raw(encode(marker)),
+        due=ScheduleDueAfterMs(delay_ms=3_600_000),
+        misfire="fail",
+    )
+    hidden = await reader.until_kind("schedule.created")
+    shown_whole = await hold.until_kind("schedule.created")
+
+    assert (hidden.visibility, bytes(hidden.payload)) == ("hidden", b"{}")
+    assert hidden.sequence == shown_whole.sequence == made.latest_event_sequence
+    later = await (await site.peer(READER)).attach(hold.session_id, "read_only", after=0)
+    assert encode(later.events[-1]) == encode(hidden)
+    for seen in (await reader.snapshot(), later.attached.result):
+        assert marker.encode() not in encode(seen)
+    assert (await hold.snapshot()).schedules == (made.schedule,)
+    named = {"session_id": hold.session_id, "schedule_id": made.schedule.id}
+    assert await code(reader.peer.call("schedule.get", **named)) == "permission_denied"
 
 
 async def test_h11(site: Site) -> None:

@@ -21,9 +21,9 @@ from sessions_app.records import (
     HistoryWindowRequestTail,
 )
 from tests.conformance.fixture import SETTINGS
-from tests.conformance.peers import Peer, answered, code, history, refusal, shown, spec
+from tests.conformance.peers import Hold, Peer, answered, code, history, refusal, shown, spec
 from tests.conformance.sites import Site, SocketSite
-from tests.support.model_scripts import Reply, Text, Wait
+from tests.support.model_scripts import Call, Reply, Text, Wait
 
 
 async def test_k2(site: Site) -> None:
@@ -82,6 +82,65 @@ async def test_k6_on_two_connections(site: Site) -> None:
     one, two = await asyncio.gather(*(peer.client.request("session.create", params) for peer in peers))
 
     assert one == two
+
+
+async def _requests(site: Site) -> tuple[Hold, set[str]]:
+    """Let a turn wait on three requests."""
+    site.model.answer(Reply(*(Call("clock", call_id=f"c{number}") for number in range(3))))
+    hold = await (await site.peer()).create("interactive", start=True)
+    await hold.say("go")
+    await hold.until(lambda: len(hold.view.pending_permissions) == 3)
+    return hold, set(hold.view.permissions)
+
+
+@pytest.mark.parametrize("method", ["permission.list", "grant.list", "schedule.list"])
+async def test_k8_of_one_session(site: Site, method: str) -> None:
+    """A list without a limit or with 0 is refused; a walk by cursors finds every item once.
+
+    Here those that have a session's own things in them.
+    """
+    hold, made = await _requests(site)
+    if method == "grant.list":
+        for request in list(hold.view.pending_permissions):
+            await hold.answer(request, "durable_exact")
+        await hold.until(lambda: len(hold.view.grants) == 3)
+        made = set(hold.view.grants)
+    elif method == "schedule.list":
+        due = {"type": "after_ms", "delay_ms": 3_600_000}
+        wanted = {"payload": None, "due": due, "misfire": "fail"}
+        made = {(await hold.raw("schedule.create", **wanted))["schedule"]["id"] for _ in range(3)}
+    filters = {"session_id": hold.session_id}
+
+    assert await code(hold.peer.call(method, limit=0, **filters)) == "invalid_request"
+    assert await code(hold.peer.call(method, **filters)) == "invalid_request"
+    assert [item["id"] async for item in _walk(hold.peer, method, filters)] == sorted(made)
+    await hold.stop("cancel")
+
+
+async def test_k8_of_the_audit_log(site: Site) -> None:
+    """A list without a limit or with 0 is refused; a walk by cursors finds every item once.
+
+    Here by sequence, and while the log grows: by the walk itself.
+    """
+    peer = await site.peer()
+    hold = await peer.create()
+    for _ in range(5):
+        await hold.stop()
+    filters = {"session_id": hold.session_id, "name_prefix": "protocol.command.s"}
+    assert await code(peer.call("audit.read", limit=0, **filters)) == "invalid_request"
+    assert await code(peer.call("audit.read", **filters)) == "invalid_request"
+    whole = (await peer.call("audit.read", limit=1000, **filters))["items"]
+    stops = [item for item in whole if item["payload"]["method"] == "session.stop"]
+    page = await peer.call("audit.read", limit=2, **filters)
+    walked = list(page["items"])
+    while "next_cursor" in page and len(walked) < len(whole):
+        page = await peer.call("audit.read", limit=2, cursor=page["next_cursor"], **filters)
+        walked += page["items"]
+
+    assert len(stops) == 5
+    assert walked[: len(whole)] == whole
+    sequences = [item["sequence"] for item in walked]
+    assert sequences == sorted(set(sequences))
 
 
 @pytest.mark.parametrize("method", ["prompt.list", "workspace.list", "session.list"])

@@ -109,7 +109,7 @@ async def test_all_killed_while_a_request_waits(site: CrashSite) -> None:
     later = await (await site.peer()).attach(hold.session_id)
     (permission,) = later.view.pending_permissions
     site.let_go()
-    await site.answer(later, permission, "approve_once")
+    await later.answer(permission, "approve_once")
     assert (await later.until_ended()).kind == "operation.completed"
     assert site.effects() == 1
     assert history(await later.snapshot())[1:] == [
@@ -132,7 +132,7 @@ async def test_killed_while_one_call_runs_and_another_waits(site: CrashSite) -> 
     await hold.say("hello")
     await hold.until(lambda: len(hold.view.pending_permissions) == 2)
     running, _ = sorted(hold.view.pending_permissions, key=lambda permission: permission.call_id)
-    await site.answer(hold, running, "approve_once")
+    await hold.answer(running, "approve_once")
     site.await_effects(1)
     worker.kill()
     site.start_worker()
@@ -214,7 +214,7 @@ async def test_stopped_while_turns_cannot_finish(site: CrashSite) -> None:
     await check_interrupted(site, talking, SERVER_SHUTDOWN, "assistant: Half said…")
     await check_interrupted(site, calling, SERVER_SHUTDOWN, "call call_1", f"output call_1: {UNKNOWN}")
     site.start_worker()
-    await site.answer(waiting, permission, "approve_once")
+    await waiting.answer(permission, "approve_once")
     assert (await waiting.until_ended()).kind == "operation.completed"
     for hold in (talking, calling):
         await check_goes_on(site, hold)

@@ -166,7 +166,7 @@ async def test_while_a_request_waits(door: InstalledDoor, victims: tuple[str, ..
     assert waiting.latest_event_sequence == before
     assert (await again.say("while it waits")).disposition == "deferred"
 
-    await door.answer(again, asked, "approve_once")
+    await again.answer(asked, "approve_once")
     await again.until(lambda: again.kinds.count("operation.completed") == 1)
     now = await again.snapshot()
     outputs = [entry for entry in now.canonical_history.entries if entry.kind == "tool_output"]

@@ -109,7 +109,7 @@ async def _parked(site: Site, hold: Hold) -> None:
 
 async def _answered(site: Site, hold: Hold) -> None:
     await _parked(site, hold)
-    await site.answer(hold, hold.view.pending_permissions[0], "approve_once")
+    await hold.answer(hold.view.pending_permissions[0], "approve_once")
 
 
 async def _going_on(site: Site, hold: Hold) -> None:

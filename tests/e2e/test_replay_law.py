@@ -5,22 +5,24 @@ The mutations are made by the kernel's own commands on real rows; the projection
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 
-from jobs_app import recovery, sweep
+from jobs_app import jobs, recovery, schedules, sweep
 from ochat_client import Projection, equal_by_law
 from permissions_app import grants, requests
 from permissions_app.decisions import PermissionGate
 from sessions_app import ledger, processes
 from sessions_app.callers import system
-from sessions_app.commands import operations
+from sessions_app.commands import attachments, operations
 from sessions_app.commands.operations import Claim, StreamedItem
 from sessions_app.errors import InternalError, PromptUnavailable, to_error
 from sessions_app.events import read_payload
 from sessions_app.models import Session
 from sessions_app.projection import project_event
-from sessions_app.records import LivenessOwnerBound, PermissionChoice
+from sessions_app.records import LivenessOwnerBound, PermissionChoice, ScheduleDueAfterMs
 from sessions_app.records import Session as SessionRecord
 from sessions_app.views import FULL
 from tests.support.replay_law import VIEWS, leaves, replay_law, snapshot
@@ -348,3 +350,42 @@ def test_a_grant_is_revoked(world: World) -> None:
     (grant,) = snapshot(client.session_id).grants
     with replay_law(client.session_id, "grants"):
         grants.revoke_grant(world.call(client.caller, "grant.revoke"), client.session_id, grant.id, "enough")
+
+
+# Leases, jobs and schedules
+
+
+def test_a_lease_is_renewed(world: World) -> None:
+    """No member of a snapshot tells of it; see above."""
+    owner = world.create(mode="owner_read_write", liveness=OWNED)
+    with replay_law(owner.session_id):
+        attachments.renew_owner(world.call(owner.caller, "session.renew_owner"), owner.session_id, 1)
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "waiting_permission", "interrupted"])
+def test_a_job_is_cancelled(world: World, status: str) -> None:
+    client = world.create()
+    job = world.job(client.session_id, status)
+    for changed in (["jobs"], []):
+        with replay_law(client.session_id, *changed):
+            jobs.cancel_job(world.call(client.caller, "job.cancel"), client.session_id, job.id)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed", "missed"])
+def test_a_schedule_is_made_and_ends(world: World, end: str) -> None:
+    client = world.create()
+    with replay_law(client.session_id, "schedules"):
+        made = schedules.create_schedule(
+            world.call(client.caller, "schedule.create"),
+            client.session_id,
+            b'{"say": "hello"}',
+            ScheduleDueAfterMs(delay_ms=0),
+            "skip_if_expired",
+        )
+    named = client.session_id, made.schedule.id
+    with replay_law(client.session_id, "schedules"):
+        if end == "cancelled":
+            schedules.cancel_schedule(world.call(client.caller, "schedule.cancel"), *named)
+        else:
+            long_ago = world.clock() - timedelta(days=1)
+            assert schedules.deliver(*named, world.clock() if end == "missed" else long_ago)
