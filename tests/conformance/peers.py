@@ -279,6 +279,11 @@ class Hold:
         if self.projection is None or self._left or self.peer.client.is_closed:
             return
         now = await self.snapshot()
+        operation = now.session.active_operation
+        if operation is not UNSET and operation.state.__struct_config__.tag == "cancelling":
+            # A stop that cancels tells the state of the session only; the end of the operation follows (behaviour 6.6).
+            await self.until(lambda: self.view.session.active_operation is UNSET)
+            now = await self.snapshot()
         while self.projection.sequence < now.latest_event_sequence:
             await self.next()
             if self.projection.sequence > now.latest_event_sequence:
