@@ -17,7 +17,7 @@ from django.core.asgi import get_asgi_application
 
 from jobs_app import recovery
 from jobs_app.background import Background
-from ochat_site import VERSION, configuration
+from ochat_site import VERSION, browsers, configuration
 from ochat_site.dialects.ochat1.events import Notifications
 from ochat_site.env import ConfigError
 from ochat_site.health import Health
@@ -132,13 +132,14 @@ class Web:
     async def _authenticate(self, scope: Scope) -> Identity:
         client = scope.get("client")
         peer = client[0] if client else None
-        anonymous = not limits.server().require_auth and may_be_anonymous(scope)
+        anonymous = not limits.server().require_auth and browsers.may_be_anonymous(scope)
         try:
             return await in_db(
                 authentication.authenticate,
                 scope["headers"],
                 peer,
                 catalog.current().trusted_proxies,
+                console_session=browsers.console_session(scope),
                 anonymous=anonymous,
             )
         except Unauthenticated:
@@ -218,15 +219,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def may_be_anonymous(scope: Scope) -> bool:
-    """Tell whether a handshake without credentials may count: not one that a page of another site made in a browser."""
-    headers = {
-        name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"origin", b"host")
-    }
-    origin = headers.get(b"origin")
-    if origin is None:
-        return True
-    host, scheme = headers.get(b"host", ""), scope.get("scheme", "ws")
-    return authentication.is_same_origin(origin, scheme, host, settings.ENV.trusted_origins)

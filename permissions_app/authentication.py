@@ -57,11 +57,13 @@ def authenticate(
     peer: str | None,
     proxies: Collection[TrustedProxyEntry] = (),
     *,
+    console_session: str | None = None,
     anonymous: bool = False,
 ) -> Identity:
     """Return who sends an HTTP or WebSocket request: the proxy's assertion, else the bearer, else nobody.
 
-    `peer` is the textual address of the other end. `anonymous` is true only where the catalog says
+    `peer` is the textual address of the other end. `console_session` is the key of a session at the console, which
+    only a WebSocket of the server's own pages may show (behaviour 1.4). `anonymous` is true only where the catalog says
     `require_auth = false`. Raises Unauthenticated; a malformed Authorization header or a bad assertion fails
     whatever else is good.
     """
@@ -71,6 +73,8 @@ def authenticate(
         return asserted
     if token is not None:
         return by_token(token)
+    if console_session is not None:
+        return by_console_session(console_session)
     if anonymous:
         return development_identity()
     raise refused()

@@ -118,7 +118,7 @@ class LocalSocket:
             "type": "websocket",
             "path": WEBSOCKET_PATH,
             "query_string": query.encode(),
-            "headers": [(b"host", b"local"), *headers],
+            "headers": [(b"host", b"localhost"), *headers],
             "client": ("127.0.0.1", 1),
             "extensions": {SOCKET_EXTENSION: self},
         }

@@ -12,16 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
-from ochat_client import ConnectionLost, new_key
-from permissions_app import tokens
-from permissions_app.models import Token
-from permissions_app.principals import of_service
-from permissions_app.scopes import command_line
+from ochat_client import new_key
 from sessions_app.db import in_db
 from sessions_app.encoding import encode
 from sessions_app.limits import MAX_FRAME_BYTES, MIB
 from sessions_app.models import Attachment, Connection
-from tests.conformance.fixture import ADMIN, ALL, SETTINGS
+from tests.conformance.fixture import ADMIN, SETTINGS
 from tests.conformance.local import LocalSite
 from tests.conformance.peers import WAIT_SECONDS, Hold, Peer, answered
 from tests.conformance.sites import NARROW_BYTES, SocketSite, bearer
@@ -187,27 +183,6 @@ async def test_an_origin_is_no_credential(socket_site: SocketSite, origin: bytes
     assert await socket_site.handshake([bearer(ADMIN), *headers]) == 101
     assert await socket_site.handshake(headers) == 403
     assert await socket_site.handshake([*headers, (b"cookie", b"ochat_session=guessed")]) == 403
-
-
-async def test_a_token_that_is_revoked(socket_site: SocketSite, bystander: Peer) -> None:
-    """Closes its connections with 4401; a later handshake is refused."""
-
-    def issue() -> tokens.Issued:
-        return tokens.create_token(command_line(), of_service("leaver"), scopes=ALL, source="command")
-
-    issued = await in_db(issue)
-    header = [(b"authorization", b"Bearer " + issued.plaintext.encode())]
-    leaver = await socket_site.connect(headers=header)
-    await leaver.client.initialize()
-    listening = leaver.client.listen()
-
-    await in_db(tokens.revoke_token, command_line(), issued.token.id)
-    with pytest.raises(ConnectionLost) as lost:
-        async with asyncio.timeout(WAIT_SECONDS):
-            await anext(listening)
-    assert lost.value.close_code == 4401
-    assert await socket_site.handshake(header) == 403
-    assert await in_db(Token.objects.filter(id=issued.token.id).exists)
 
 
 # Who never reads
