@@ -382,9 +382,9 @@ class StoredEvent:
 EVENT_OVERHEAD = 256
 """More than the ids, numbers, time and punctuation of one encoded event take beside its payload."""
 
-_EVENTS = rows.Select(SessionEvent, "session_id = %s AND sequence > %s", order="sequence")
+_EVENTS = rows.Select(SessionEvent, "session_id = %s AND sequence > %s", order="sequence", heavy="payload")
 _EVENTS_AT_ONCE = 128
-"""Fetched by one statement, before their sizes are looked at."""
+"""Fetched by one statement, the payloads of large ones excepted, before their sizes are looked at."""
 
 
 def read_events(
@@ -399,13 +399,17 @@ def read_events(
     size = 0
     while limit > len(taken):
         wanted = min(limit - len(taken), _EVENTS_AT_ONCE)
-        found = _EVENTS.all(session_id, after, at_most=wanted)
-        for row in found:
-            size += len(row.payload) + EVENT_OVERHEAD
+        found = 0
+        for weight, load in _EVENTS.weighed(session_id, after, at_most=wanted):
+            found += 1
+            size += weight + EVENT_OVERHEAD
             if taken and size > max_bytes:
                 return taken
+            row = load()
+            if row is None:  # retention took it, and everything before it
+                return taken
             taken.append(_stored(row))
-        if len(found) < wanted:
+        if found < wanted:
             break
         after = taken[-1].sequence
     return taken

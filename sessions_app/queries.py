@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw
 from sessions_app import ledger, limits, participants
 from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest
+from sessions_app.history import ENTRY_OVERHEAD
 from sessions_app.ids import history_number
 from sessions_app.models import (
     Archive,
@@ -245,10 +246,10 @@ def _around(place: Place) -> tuple[int, int]:
     return place.position + 1, place.position
 
 
-_BEFORE = Select(HistoryEntry, "session_id = %s AND position < %s", order="position DESC")
-_AFTER = Select(HistoryEntry, "session_id = %s AND position > %s", order="position")
+_BEFORE = Select(HistoryEntry, "session_id = %s AND position < %s", order="position DESC", heavy="payload")
+_AFTER = Select(HistoryEntry, "session_id = %s AND position > %s", order="position", heavy="payload")
 _ENTRIES_AT_ONCE = 64
-"""Fetched by one statement, before their sizes are looked at."""
+"""Fetched by one statement, the payloads of large ones excepted, before their sizes are looked at."""
 
 
 def _taken(entries: Select[HistoryEntry], session: Session, position: int, limit: int) -> list[HistoryEntry]:
@@ -257,13 +258,15 @@ def _taken(entries: Select[HistoryEntry], session: Session, position: int, limit
     size = 0
     while len(taken) < limit:
         wanted = min(limit - len(taken), _ENTRIES_AT_ONCE)
-        found = entries.all(session.id, position, at_most=wanted)
-        for row in found:
-            size += row.size
-            if taken and size > limits.MAX_WINDOW_BYTES:
+        found = 0
+        for weight, load in entries.weighed(session.id, position, at_most=wanted):
+            found += 1
+            size += weight + ENTRY_OVERHEAD
+            row = None if taken and size > limits.MAX_WINDOW_BYTES else load()
+            if row is None:
                 return taken
             taken.append(row)
-        if len(found) < wanted:
+        if found < wanted:
             break
         position = taken[-1].position
     return taken

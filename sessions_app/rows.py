@@ -11,10 +11,10 @@ statement). A turn is about forty such statements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar, cast
 
 from django.db import DEFAULT_DB_ALIAS, connections, models
@@ -42,15 +42,23 @@ _TAKEN_AS_THEY_ARE = frozenset(
 """Fields whose values are text, bytes, whole numbers and booleans, which both drivers take, and null."""
 
 
+LIGHT_BYTES = 64 * 1024
+"""What a `weighed` query reads of a row at once; what is heavier is read by itself."""
+
+
 class Select(Generic[M]):
     """A kept query for whole rows of one model.
 
     `where` is SQL with `%s` for each parameter; columns go by their names. `lock` asks for the rows' locks where the database
-    has them (SQLite's writers hold the whole store instead). `order` is the SQL of an ORDER BY.
+    has them (SQLite's writers hold the whole store instead). `order` is the SQL of an ORDER BY. `heavy` names a column of
+    bytes whose values may be so large that many of them together do not belong into memory; see `weighed`.
     """
 
-    def __init__(self, model: type[M], where: str, *, order: str = "", lock: bool = False) -> None:
+    def __init__(
+        self, model: type[M], where: str, *, order: str = "", lock: bool = False, heavy: str = ""
+    ) -> None:
         self._model = model
+        self._heavy = heavy
         self._where = f" WHERE {where}"
         self._order = f" ORDER BY {order}" if order else ""
         self._lock = lock
@@ -69,6 +77,38 @@ class Select(Generic[M]):
             cursor.execute(statement, params)
             found = cursor.fetchall()
         return [self._instance(table, values, database.alias) for values in found]
+
+    def weighed(self, *params: Any, at_most: int) -> Iterator[tuple[int, Callable[[], M | None]]]:
+        """Yield the first `at_most` rows that match: what the heavy column of each takes in bytes, and a function that returns
+        the row, or None when it is gone by now.
+
+        One statement, which reads at most `LIGHT_BYTES` of a row, and one more for each heavier row that is asked for.
+        """
+        database = _database()
+        table = _table(self._model, database.vendor)
+        heavy = table.by_attname[self._heavy]
+        statement = (
+            _weighing(self._model, self._heavy, database.vendor) + self._where + self._order + " LIMIT %s"
+        )
+        with database.cursor() as cursor:
+            cursor.execute(statement, (*params, at_most))
+            found = cursor.fetchall()
+        place = table.columns.index(heavy)
+        for *values, size in found:
+            row = self._instance(table, values, database.alias)
+            yield size, partial(self._loaded, row, whole=values[place] is not None)
+
+    def _loaded(self, row: M, *, whole: bool) -> M | None:
+        return row if whole else self._whole(row)
+
+    def _whole(self, row: M) -> M | None:
+        """Read a row again, with its heavy column."""
+        database = _database()
+        table = _table(self._model, database.vendor)
+        with database.cursor() as cursor:
+            cursor.execute(f"{table.select} WHERE {table.key.name} = %s", [row.pk])
+            found = cursor.fetchone()
+        return None if found is None else self._instance(table, found, database.alias)
 
     def first(self, *params: Any) -> M | None:
         """Return one row that matches, or None."""
@@ -199,6 +239,17 @@ def _table(model: type[models.Model], vendor: str) -> _Table:
         select=f"SELECT {_names(list(columns.values()))} FROM {name}",  # noqa: S608 - names of the model
         insert=f"INSERT INTO {name} ({_names(given)}) VALUES ",  # noqa: S608 - names of the model
     )
+
+
+@lru_cache(maxsize=16)
+def _weighing(model: type[models.Model], heavy: str, vendor: str) -> str:
+    """Return the beginning of a `weighed` query: every column, the heavy one only where it is light, and its size."""
+    table = _table(model, vendor)
+    name = table.by_attname[heavy].name
+    # Of bytes, `length` is their number, and neither database reads them to tell it.
+    light = f"CASE WHEN length({name}) <= {LIGHT_BYTES} THEN {name} END"
+    columns = ", ".join(light if column.name == name else column.name for column in table.columns)
+    return f"SELECT {columns}, length({name}) FROM {table.name}"  # noqa: S608 - names of the model
 
 
 def _names(columns: Sequence[_Column]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from sessions_app.models import (
     SessionLabel,
     ToolCall,
 )
-from tests.support.world import World
+from tests.support.world import World, opened
 
 NOW = datetime(2030, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
 HARD = "ünï\u2028'\"%s\\ ☃"
@@ -198,3 +199,39 @@ def test_a_select_without_a_match_finds_nothing(world: World) -> None:
     select = rows.Select(Session, "id = %s")
     assert select.first("ses_unknown") is None
     assert select.all("ses_unknown") == []
+
+
+# What is heavy
+
+EVENTS = rows.Select(SessionEvent, "session_id = %s AND sequence > %s", order="sequence", heavy="payload")
+LENGTHS = (2, rows.LIGHT_BYTES, rows.LIGHT_BYTES + 1, 3_000_000)
+
+
+@pytest.mark.usefixtures("database")
+def test_heavy_rows_are_weighed_before_they_are_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as world:
+        world.break_laws()
+        session = world.session(world.create().session_id)
+        first = session.latest_sequence
+        made = [
+            SessionEvent(
+                session=session, sequence=first + at, revision=1, at=NOW, kind="x", payload=b"x" * length
+            )
+            for at, length in enumerate(LENGTHS, 1)
+        ]
+        rows.insert(made)
+
+        with CaptureQueriesContext(connection) as asked:
+            found = list(EVENTS.weighed(session.id, first, at_most=10))
+            assert [size for size, _ in found] == list(LENGTHS)
+            assert len(asked) == 1
+            read = [load() for _, load in found]
+            assert [row and row.payload for row in read] == [event.payload for event in made]
+            assert len(asked) == 3, "one more for each heavy row"
+        assert [size for size, _ in EVENTS.weighed(session.id, first + 1, at_most=2)] == list(LENGTHS[1:3])
+        assert list(EVENTS.weighed(session.id, first + 4, at_most=2)) == []
+
+        (_, light), (_, heavy) = EVENTS.weighed(session.id, first + 1, at_most=2)
+        SessionEvent.objects.filter(session=session).delete()
+        assert light() is not None
+        assert heavy() is None, "it is gone by now"
