@@ -18,9 +18,10 @@ import msgspec
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
-from sessions_app import clock, ids, limits
+from sessions_app import clock, ids, images, limits, rows
 from sessions_app.encoding import encode
 from sessions_app.errors import BlobUnavailable, InvalidRequest, PermissionDenied, ResourceLimit
+from sessions_app.history import ITEM_ROOM
 from sessions_app.models import Blob
 from sessions_app.records import (
     BlobChunk,
@@ -70,10 +71,10 @@ def adopt(txn: Txn, staged: Sequence[Staged], room: int) -> list[Part]:
     Raises PermissionDenied for another principal's blob, BlobUnavailable for one that is gone, InvalidRequest for one whose
     metadata, target or use is another.
     """
-    rows = [_row(txn, item) for item in staged]
-    parts = [_part(item, row) for item, row in zip(staged, rows, strict=True)]
+    taken = [_row(txn, item) for item in staged]
+    parts = [_part(item, row) for item, row in zip(staged, taken, strict=True)]
     room -= sum(_size(part) for part in parts)
-    for index, (item, row) in enumerate(zip(staged, rows, strict=True)):
+    for index, (item, row) in enumerate(zip(staged, taken, strict=True)):
         if _is_image(row) and len(item.content) <= limits.MAX_INLINE_IMAGE_BYTES:
             inlined = InputImage(image_url=_data_url(item.content, row), detail="auto")
             more = _size(inlined) - _size(parts[index])
@@ -81,6 +82,28 @@ def adopt(txn: Txn, staged: Sequence[Staged], room: int) -> list[Part]:
                 parts[index] = inlined
                 room -= more
     return parts
+
+
+def keep_image(txn: Txn, media_type: str, content: bytes) -> str:
+    """Make the content of an image a blob of the session and return the address that stands for it in an entry."""
+    row = Blob(
+        id=ids.new_id("blb"),
+        session=txn.session,
+        creator=txn.caller.principal_id or "",
+        kind="image",
+        media_type=media_type,
+        byte_length=len(content),
+        sha256=save(content),
+        display_name="",
+        created_at=txn.now,
+    )
+    rows.insert([row])
+    return f"blob:{row.id}"
+
+
+def save_images(payload: bytes) -> None:
+    """Put the large images of an encoded item into the storage before its transaction, which then finds them there."""
+    images.lightened(payload, lambda _type, content: save(content), ITEM_ROOM)
 
 
 def save(content: bytes) -> str:

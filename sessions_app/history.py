@@ -13,7 +13,7 @@ from hashlib import sha256
 
 import msgspec
 
-from sessions_app import limits
+from sessions_app import images, limits
 from sessions_app.encoding import encode
 from sessions_app.errors import ResourceLimit
 from sessions_app.records import (
@@ -65,15 +65,30 @@ class NewEntry:
 def entry_of(payload: bytes, number: int | None = None) -> NewEntry:
     """Return the entry for an encoded Responses item, with role and kind of its payload.
 
-    Raises ResourceLimit (not retryable) above 4 MiB encoded (behaviour 6.1), ValueError when it is no item of wire 6.
+    Raises ResourceLimit (not retryable) above 4 MiB encoded (behaviour 6.1), ValueError when it is no item of wire 6. Images
+    that are taken out of it when it is stored do not count.
     """
     role, kind = classify_item(msgspec.Raw(payload))
     entry = NewEntry(
         role, kind, payload, call_key_of(payload) if kind in ("tool_call", "tool_output") else "", number
     )
-    if entry.size > limits.MAX_ENTRY_BYTES:
+    if not fits(payload):
         raise ResourceLimit("one history entry is at most 4 MiB", retryable=False)
     return entry
+
+
+ITEM_ROOM = limits.MAX_ENTRY_BYTES - ENTRY_OVERHEAD
+"""The bytes that the item of an entry may take."""
+
+
+def fits(payload: bytes) -> bool:
+    """Tell whether an encoded item fits into one entry, without the images that are too large for it."""
+    if len(payload) <= ITEM_ROOM:
+        return True
+    return len(images.lightened(payload, lambda _type, _content: _LONGEST_ADDRESS, ITEM_ROOM)) <= ITEM_ROOM
+
+
+_LONGEST_ADDRESS = "blob:" + "x" * 96
 
 
 class _CallReference(msgspec.Struct):
@@ -128,13 +143,24 @@ def output_item(kind: ToolCallKind, call_id: str, output: ToolOutput) -> bytes:
     """Return the encoded output item of a call, cut to what one entry may hold and saying so (behaviour 6.1)."""
     made = FunctionCallOutputItem if kind == "function" else CustomToolCallOutputItem
     encoded = encode(made(call_id=call_id, output=output))
-    if len(encoded) + ENTRY_OVERHEAD <= limits.MAX_ENTRY_BYTES:
+    if fits(encoded):
         return encoded
-    text = (
-        output if isinstance(output, str) else "\n".join(getattr(part, "text", "[image]") for part in output)
-    )
+    text = _text_of(output)
     spare = limits.MAX_ENTRY_BYTES - 2 * ENTRY_OVERHEAD - len(encode(made(call_id=call_id, output=CUT_NOTE)))
     return encode(made(call_id=call_id, output=_cut(text, spare) + CUT_NOTE))
+
+
+def shown_output(output: ToolOutput) -> ToolOutput:
+    """Return an output as a live event tells it: whole up to 256 KiB, else the beginning of its text, saying that it was cut."""
+    if len(encode(output)) <= limits.MAX_PAYLOAD_BYTES:
+        return output
+    return _cut(_text_of(output), limits.MAX_PAYLOAD_BYTES - len(encode(CUT_NOTE))) + CUT_NOTE
+
+
+def _text_of(output: ToolOutput) -> str:
+    if isinstance(output, str):
+        return output
+    return "\n".join(getattr(part, "text", "[image]") for part in output)
 
 
 def call_item(kind: ToolCallKind, call_id: str, name: str, arguments: str) -> bytes:

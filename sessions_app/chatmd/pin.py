@@ -30,15 +30,13 @@ from sessions_app.chatmd.imports import ReadSource, SourceError, expand, resolve
 from sessions_app.chatmd.items import Item, Part, Parts, helpers, named, to_items
 from sessions_app.chatmd.lexer import ChatMDError, shown
 from sessions_app.chatmd.parser import read_document
+from sessions_app.history import fits
 from sessions_app.ids import derived_id
-from sessions_app.limits import MAX_ENTRY_BYTES, MAX_FRAME_BYTES, MAX_PROMPT_BYTES, MAX_PROMPT_SOURCES
+from sessions_app.limits import MAX_FRAME_BYTES, MAX_PROMPT_BYTES, MAX_PROMPT_SOURCES
 from sessions_app.records.items import InputImage, InputText
 
 ToolCheck = Callable[[Tool], bool]
 """Whether this server has the declared tool."""
-
-_ENTRY_FRAME_BYTES = 512
-"""What id, role, kind and provenance add to a payload, amply."""
 
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -128,7 +126,7 @@ def read_prompt(path: str, read: ReadSource, has_tool: ToolCheck) -> Prompt:
     _check_tools(document.tools, has_tool)
     items = to_items(document.turns, _local_parts(document.turns, path, read))
     for turn, item in zip(document.turns, items, strict=True):
-        if len(bytes(item.payload)) > MAX_ENTRY_BYTES - _ENTRY_FRAME_BYTES:
+        if not fits(bytes(item.payload)):
             raise ChatMDError("the element is larger than a history entry may be", turn.place)
     return Prompt(
         config=document.config,

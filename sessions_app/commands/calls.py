@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sessions_app import broadcast, history, rows
+from sessions_app import blobs, broadcast, history, rows
 from sessions_app.callers import system
 from sessions_app.commands import entries
 from sessions_app.commands.operations import OPERATION_SIGNAL, Claim, dispatch, held, uncommitted_calls
@@ -119,6 +119,9 @@ def advance(
     Also the way a resumed turn, or one whose waiting call was answered, finds the calls it may start now. `live_sequence` is
     the last one handed out, kept in case the operation parks. Raises ClaimLost and Cancelling.
     """
+    for done in finished:
+        if not isinstance(done.output, str):
+            blobs.save_images(history.output_item("function", "", done.output))
     with session_txn(claim.session_id, system("worker")) as txn:
         operation = held(txn, claim)
         calls = uncommitted_calls(operation)

@@ -6,11 +6,13 @@ Owns: which row and which event an entry becomes. Does not own: when (messages, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from sessions_app import limits, rows
+from sessions_app import blobs, images, limits, rows
 from sessions_app.errors import ResourceLimit
-from sessions_app.history import NewEntry
+from sessions_app.history import ITEM_ROOM, NewEntry
 from sessions_app.models import DeferredEntry, HistoryEntry, Session
 from sessions_app.summaries import entry_record
 
@@ -27,7 +29,7 @@ def append(
     txn: Txn, entries: Sequence[NewEntry], *, operation_id: str = "", initial: bool = False
 ) -> list[HistoryEntry]:
     """Store entries at the end of the canonical history and return the rows, without an event (a session that begins)."""
-    made = [_row(txn, entry, operation_id=operation_id, initial=initial) for entry in entries]
+    made = [_row(txn, _light(txn, entry), operation_id=operation_id, initial=initial) for entry in entries]
     rows.insert(made)
     return made
 
@@ -60,6 +62,7 @@ def defer(
     Raises ResourceLimit, retryable, when the queue is full: by count or by 4 MiB together.
     """
     session = txn.session
+    entry = _light(txn, entry)
     if (
         session.deferred_count >= limits.server().max_deferred_entries
         or session.deferred_bytes + entry.size > limits.MAX_ENTRY_BYTES
@@ -111,6 +114,15 @@ def adopted(row: DeferredEntry) -> NewEntry:
         payload=row.payload,
         number=row.number,
     )
+
+
+def _light(txn: Txn, entry: NewEntry) -> NewEntry:
+    """Take the images out of an entry that are too large for the wire: they become blobs of the session (behaviour 6.1).
+
+    Every entry passes here on its way into the store, whoever made it.
+    """
+    payload = images.lightened(entry.payload, partial(blobs.keep_image, txn), ITEM_ROOM)
+    return entry if payload is entry.payload else replace(entry, payload=payload)
 
 
 def _tell(txn: Txn, made: Iterable[HistoryEntry]) -> None:

@@ -67,16 +67,30 @@ def send_message(call: Call, session_id: str, content: MessageContent) -> Sent:
     an attachment of somebody or something else is refused with; ResourceLimit for an entry above 4 MiB and
     (retryable) a full queue. Before them everything `ledger.command` refuses with.
     """
-    if not content.attachments:
+    if not (content.attachments or _brings_images(content)):
         return ledger.command(call, session_id, Sent, lambda txn: _send(txn, content, ()))
     return ledger.spanning(
         call,
         session_id,
         Sent,
         check=lambda session: check_accepts(session, content),
-        prepare=lambda: blobs.stage(content.attachments),
+        prepare=lambda: _prepare(content),
         body=lambda txn, staged: _send(txn, content, staged),
     )
+
+
+def _brings_images(content: MessageContent) -> bool:
+    """Tell whether ChatMD may hold an image that goes into the storage."""
+    text = content.text
+    return content.kind == "chatmd" and len(text) > limits.MAX_INLINE_IMAGE_BYTES and "data:image/" in text
+
+
+def _prepare(content: MessageContent) -> Sequence[Staged]:
+    """Put into the storage what a message brings for it: attachments, and the images that are written out in its ChatMD."""
+    staged = blobs.stage(content.attachments)
+    if content.kind == "chatmd":
+        blobs.save_images(_admit(content).payload)
+    return staged
 
 
 def cancel_operation(call: Call, session_id: str, operation_id: str) -> Changed:

@@ -11,15 +11,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-import msgspec
 from django.db import connection
 
-from sessions_app import blobs, store
-from sessions_app.encoding import encode
+from sessions_app import blobs, images, store
 from sessions_app.errors import BlobUnavailable
 from sessions_app.models import Blob, HistoryEntry, Session
-from sessions_app.records import InputImage, InputMessageItem
 
 KEPT_BYTES = 64 * 1024 * 1024
 """What the histories kept by one process hold together; the least recently asked go first."""
@@ -102,25 +100,16 @@ def _newer(session_id: str, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _inlined(session_id: str, payload: bytes) -> bytes:
-    """Return an input message with every image that is kept as a blob turned into a data URI; other items unchanged."""
-    try:
-        item = msgspec.json.decode(payload, type=InputMessageItem)
-    except msgspec.ValidationError:
-        return payload
-    if isinstance(item.content, str):
-        return payload
-    parts = tuple(
-        _with_data(session_id, part) if isinstance(part, InputImage) else part for part in item.content
-    )
-    return encode(msgspec.structs.replace(item, content=parts))
+    """Return an item with every image that is kept as a blob turned into a data URI; other items unchanged."""
+    return images.readdressed(payload, partial(_data_url, session_id))
 
 
-def _with_data(session_id: str, part: InputImage) -> InputImage:
-    if not part.image_url.startswith("blob:"):
-        return part
+def _data_url(session_id: str, address: str) -> str:
+    if not address.startswith("blob:"):
+        return address
     # Of this session: an address is text that somebody wrote, and must not reach what belongs to others.
-    row = Blob.objects.filter(id=part.image_url.removeprefix("blob:"), session_id=session_id).first()
+    row = Blob.objects.filter(id=address.removeprefix("blob:"), session_id=session_id).first()
     if row is None:
         raise BlobUnavailable("an image of this session is gone")
     data = base64.b64encode(blobs.read(row.sha256)).decode()
-    return msgspec.structs.replace(part, image_url=f"data:{row.media_type};base64,{data}")
+    return f"data:{row.media_type};base64,{data}"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from msgspec import Raw
 
-from sessions_app import broadcast, clock, ids
+from sessions_app import broadcast, clock, history, ids
 from sessions_app.clock import wire_time
 from sessions_app.encoding import encode
 from sessions_app.events import (
@@ -68,7 +68,8 @@ class LiveEvents:
 
     def finished(self, call_id: str, outcome: ToolOutcome, output: ToolOutput | None) -> None:
         """Tell that a call is done."""
-        self._add("tool.finished", ToolFinishedPayload(call_id=call_id, outcome=outcome, output=output))
+        shown = None if output is None else history.shown_output(output)
+        self._add("tool.finished", ToolFinishedPayload(call_id=call_id, outcome=outcome, output=shown))
 
     @contextmanager
     def held(self) -> Iterator[None]:

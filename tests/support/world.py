@@ -63,6 +63,7 @@ from sessions_app.records import (
     Scope,
     SessionSpec,
     StopMode,
+    ToolOutput,
     WorkspaceRequestConfigured,
     decode_item,
 )
@@ -412,7 +413,7 @@ class World:
             live_sequence=live_sequence,
         )
 
-    def advance(self, claim: Claim, *outputs: tuple[int, str], live_sequence: int = 0) -> Progress:
+    def advance(self, claim: Claim, *outputs: tuple[int, ToolOutput], live_sequence: int = 0) -> Progress:
         """Let calls return: (position, output) of each."""
         finished = [Finished(position, output) for position, output in outputs]
         return calls.advance(claim, finished, started, live_sequence)
