@@ -40,6 +40,10 @@ MAX_ENTRY_BYTES = 4 * MIB
 """One encoded history entry; also all deferred entries of a session together."""
 MAX_PAYLOAD_BYTES = 256 * KIB
 """Payload or result of a job or schedule."""
+MAX_SPEC_BYTES = 256 * KIB
+"""What a session is created with, which every summary of it repeats."""
+MAX_PAGE_BYTES = 8 * MIB
+"""The items of one page of a list; it ends earlier than its limit where more would not fit."""
 MAX_REASON_BYTES = 256 * KIB
 """What a person says beside an answer or a revocation."""
 MAX_WINDOW_BYTES = 8 * MIB

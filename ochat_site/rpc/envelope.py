@@ -65,6 +65,9 @@ class Response(NamedTuple):
 
 Message = Request | Notification | Response
 
+MAX_ID_BYTES = limits.MIB
+"""A longer id, which would come back in an answer above 16 MiB, is none."""
+
 
 class _Members(Struct, frozen=True):
     """The members that an envelope knows; others are skipped."""
@@ -132,7 +135,7 @@ def _outcome(members: _Members, id: bytes) -> Raw | Error:
 
 def _usable_id(token: Raw) -> bytes | None:
     text = bytes(token)
-    return text if text[0] in b'"-0123456789' else None
+    return text if text[0] in b'"-0123456789' and len(text) <= MAX_ID_BYTES else None
 
 
 def _text(token: Raw) -> str | None:

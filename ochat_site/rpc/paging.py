@@ -34,6 +34,9 @@ T = TypeVar("T")
 _SALT = "ochat_site.rpc.paging"
 _DIGEST_BYTES = 32
 
+ITEMS_AT_ONCE = 64
+"""Read by one query of a list, before their sizes are known: at most 32 MiB of jobs, the largest items there are."""
+
 
 class Cursors:
     """Cursors of one listing: of this server and principal (with kind, scopes and attributes), and of `about`."""
@@ -79,13 +82,26 @@ def page(
     """Return the items of the page that `request` asks for and the cursor to the next one, if there is one.
 
     `read(after, limit)` returns the items behind a key (at the beginning: the empty one), one more than `limit` when
-    there are more; it is never asked for more than 1000. Raises InvalidRequest for a cursor of another listing.
+    there are more; it is asked for a few at a time. A page has at most 1000 items and, but for a single one, 8 MiB of them
+    (behaviour 16). Raises InvalidRequest for a cursor of another listing.
     """
     after = "" if request.cursor is UNSET else cursors.open(request.cursor).decode()
     limit = min(request.limit, limits.MAX_PAGE_SIZE)
-    found = read(after, limit)
-    items = tuple(found[:limit])
-    return items, cursors.sign(key(items[-1]).encode()) if len(found) > limit else UNSET
+    items: list[T] = []
+    room = limits.MAX_PAGE_BYTES
+    while True:
+        wanted = min(limit - len(items), ITEMS_AT_ONCE)
+        found = read(after, wanted)
+        for item in found[:wanted]:
+            room -= len(encode(item)) + 1
+            if items and room < 0:
+                return tuple(items), cursors.sign(after.encode())
+            items.append(item)
+            after = key(item)
+        if len(found) <= wanted:
+            return tuple(items), UNSET
+        if len(items) == limit:
+            return tuple(items), cursors.sign(after.encode())
 
 
 class WindowCursors:

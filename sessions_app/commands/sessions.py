@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sessions_app import ids, ledger, pinned, rows, workspaces
+from sessions_app import ids, ledger, limits, pinned, rows, workspaces
 from sessions_app.commands import attachments, entries
 from sessions_app.encoding import encode
 from sessions_app.errors import (
@@ -19,6 +19,7 @@ from sessions_app.errors import (
     PermissionDenied,
     PromptNotFound,
     PromptUnavailable,
+    ResourceLimit,
     WorkspaceNotFound,
     WorkspaceUnavailable,
 )
@@ -60,7 +61,8 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
 def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -> Created:
     """Make a session, and attach the caller's connection to it in the next revision if `mode` is given.
 
-    Raises, in this order: InvalidRequest for a host that is not this server; PromptUnavailable for a local path, PromptNotFound,
+    Raises, in this order: ResourceLimit for a spec above 256 KiB; InvalidRequest for a host that is not this server;
+    PromptUnavailable for a local path, PromptNotFound,
     PromptUnavailable for a disabled or broken prompt; WorkspaceUnavailable for anything but a configured workspace,
     WorkspaceNotFound, PermissionDenied where the prompt does not allow it; ConfigurationInvalid without a permission profile;
     WorkspaceUnavailable and PersistenceError from preparing the workspace. Nothing is left of a refused one.
@@ -90,6 +92,9 @@ def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -
 
 def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) -> Session:
     """Check the spec and make the session; what its workspace left on the disk is noted in `made`."""
+    encoded = encode(spec)
+    if len(encoded) > limits.MAX_SPEC_BYTES:
+        raise ResourceLimit("what a session is created with is at most 256 KiB", retryable=False)
     if spec.execution_host != "daemon":
         raise InvalidRequest("this server runs daemon sessions only")
     prompt = _prompt(spec)
@@ -109,7 +114,7 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
         creator=txn.caller.principal_id or "",
         created_at=txn.now,
         updated_at=txn.now,
-        spec=encode(spec),
+        spec=encoded,
         liveness="owner_bound" if isinstance(spec.liveness, LivenessOwnerBound) else "detached",
         transient=spec.persistence == "transient",
         prompt=prompt,

@@ -12,6 +12,7 @@ from msgspec import Raw
 from ochat_site.dialects.ochat1.types import PingResult
 from ochat_site.rpc import envelope
 from ochat_site.rpc.envelope import (
+    MAX_ID_BYTES,
     MAX_NESTING,
     Malformed,
     Notification,
@@ -55,6 +56,13 @@ def test_an_id_is_kept_as_it_was_written(id: bytes) -> None:
 @pytest.mark.parametrize("id", [b"null", b"true", b"{}", b"[1]"])
 def test_another_id_is_refused_without_an_answer(id: bytes) -> None:
     assert refused(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % id) is None
+
+
+def test_an_id_that_leaves_no_room_for_an_answer_is_none() -> None:
+    for size in (MAX_ID_BYTES, MAX_ID_BYTES + 1):
+        id = b"1" * size
+        frame = b'{"jsonrpc":"2.0","id":%b,"method":""}' % id
+        assert refused(frame) == (id if size == MAX_ID_BYTES else None)
 
 
 def test_a_call_without_id_is_a_notification() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from ochat_site.dialects.ochat1.types import PageRequest
-from ochat_site.rpc.paging import Cursors, WindowCursors, page
+from ochat_site.rpc.paging import ITEMS_AT_ONCE, Cursors, WindowCursors, page
 from sessions_app import limits
 from sessions_app.errors import InvalidRequest
 from sessions_app.queries import Direction, Place
@@ -173,7 +173,40 @@ def test_a_page_is_clamped_silently() -> None:
     rest, _ = shelf.page(limits.MAX_CODEC_PAGE_SIZE, cursor)
 
     assert (len(items), len(rest)) == (1000, 500)
-    assert shelf.asked == [1000, 1000]
+    assert max(shelf.asked) == ITEMS_AT_ONCE
+    assert shelf.asked[:16] == [64] * 15 + [40]
+
+
+def pages_of(sizes: list[int], limit: int) -> list[list[int]]:
+    """Walk a list whose items take so many bytes; how large the items of each page are."""
+
+    def read(after: str, count: int) -> list[str]:
+        start = int(after) if after else 0
+        return [
+            f"{place:04d}".ljust(size)
+            for place, size in enumerate(sizes[start : start + count + 1], start + 1)
+        ]
+
+    pages: list[list[int]] = []
+    request = PageRequest(limit=limit)
+    while True:
+        items, cursor = page(cursors(), request, read, key=lambda item: item[:4])
+        pages.append([len(item) for item in items])
+        if not isinstance(cursor, str):
+            return pages
+        request = PageRequest(limit=limit, cursor=cursor)
+
+
+def test_a_page_ends_at_8_mib() -> None:
+    """16: nothing that is sent exceeds 16 MiB, whatever the items of a list hold."""
+    found = pages_of([limits.MIB] * 20, 100)
+    assert [len(sizes) for sizes in found] == [7, 7, 6]
+
+
+def test_an_item_larger_than_a_page_is_a_page_by_itself() -> None:
+    large = limits.MAX_PAGE_BYTES + 1
+    assert pages_of([4, large, 4, 4], 5) == [[4], [large], [4, 4]]
+    assert pages_of([large, large], 5) == [[large], [large]]
 
 
 def windows(limit: int | None = None, session: str = "ses_a", who: Principal | None = None) -> WindowCursors:

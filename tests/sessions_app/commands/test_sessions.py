@@ -149,6 +149,14 @@ def test_labels_may_be_anything(committed_world: World) -> None:
         assert [session.id for session in found] == [made.session.id]
 
 
+def test_what_a_session_is_created_with_is_bounded(world: World) -> None:
+    """16: every event, answer and list repeats it, and none may exceed what is announced."""
+    create(world, world.spec(labels={"key": "x" * 255 * limits.KIB}))
+    with pytest.raises(ResourceLimit, match="256 KiB") as refused:
+        create(world, world.spec(labels={"key": "x" * 256 * limits.KIB}))
+    assert not refused.value.retryable
+
+
 # What is refused, in this order
 
 
