@@ -165,13 +165,17 @@ class JobParticipant(Participant):
 
 def newest(session: Session) -> list[Job]:
     """Return the jobs a snapshot shows: unfinished ones first, newest first, at most 256 (behaviour 8.8)."""
-    live = _NEWEST_LIVE.all(session.id, *LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS)
-    return live + _NEWEST_OVER.all(session.id, *LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS - len(live))
+    # What goes beyond the bytes that all lists share is cut where they are put together (`queries.snapshot`).
+    most, room = limits.MAX_SNAPSHOT_ITEMS, limits.MAX_SNAPSHOT_LIST_BYTES
+    live = _NEWEST_LIVE.within(session.id, *LIVE, at_most=most, max_bytes=room)
+    return live + _NEWEST_OVER.within(session.id, *LIVE, at_most=most - len(live), max_bytes=room)
 
 
 _NEWEST_FIRST = "created_at DESC, id DESC"
-_NEWEST_LIVE = Select(Job, "session_id = %s AND status IN (%s, %s, %s)", order=_NEWEST_FIRST)
-_NEWEST_OVER = Select(Job, "session_id = %s AND status NOT IN (%s, %s, %s)", order=_NEWEST_FIRST)
+_NEWEST_LIVE = Select(Job, "session_id = %s AND status IN (%s, %s, %s)", order=_NEWEST_FIRST, heavy="payload")
+_NEWEST_OVER = Select(
+    Job, "session_id = %s AND status NOT IN (%s, %s, %s)", order=_NEWEST_FIRST, heavy="payload"
+)
 
 
 def _oldest_first(session: Session) -> QuerySet[Job]:

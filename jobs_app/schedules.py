@@ -199,14 +199,20 @@ def move(txn: Txn, schedule: Schedule, status: str, error: Error | None = None) 
 
 def newest(session: Session) -> list[Schedule]:
     """Return the schedules a snapshot shows: those still to come first, newest first, at most 256 (behaviour 8.8)."""
-    live = _NEWEST_LIVE.all(session.id, *_LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS)
-    return live + _NEWEST_OVER.all(session.id, *_LIVE, at_most=limits.MAX_SNAPSHOT_ITEMS - len(live))
+    # What goes beyond the bytes that all lists share is cut where they are put together (`queries.snapshot`).
+    most, room = limits.MAX_SNAPSHOT_ITEMS, limits.MAX_SNAPSHOT_LIST_BYTES
+    live = _NEWEST_LIVE.within(session.id, *_LIVE, at_most=most, max_bytes=room)
+    return live + _NEWEST_OVER.within(session.id, *_LIVE, at_most=most - len(live), max_bytes=room)
 
 
 _LIVE = ("scheduled", "delivering")
 _NEWEST_FIRST = "created_at DESC, id DESC"
-_NEWEST_LIVE = Select(Schedule, "session_id = %s AND status IN (%s, %s)", order=_NEWEST_FIRST)
-_NEWEST_OVER = Select(Schedule, "session_id = %s AND status NOT IN (%s, %s)", order=_NEWEST_FIRST)
+_NEWEST_LIVE = Select(
+    Schedule, "session_id = %s AND status IN (%s, %s)", order=_NEWEST_FIRST, heavy="payload"
+)
+_NEWEST_OVER = Select(
+    Schedule, "session_id = %s AND status NOT IN (%s, %s)", order=_NEWEST_FIRST, heavy="payload"
+)
 
 
 class ScheduleParticipant(Participant):

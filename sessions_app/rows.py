@@ -98,6 +98,17 @@ class Select(Generic[M]):
             row = self._instance(table, values, database.alias)
             yield size, partial(self._loaded, row, whole=values[place] is not None)
 
+    def within(self, *params: Any, at_most: int, max_bytes: int) -> list[M]:
+        """Return the first `at_most` rows that match, as far as their heavy columns take `max_bytes`, and one row beyond."""
+        rows: list[M] = []
+        for size, load in self.weighed(*params, at_most=at_most):
+            row = load()
+            if row is None or max_bytes < 0:
+                break
+            rows.append(row)
+            max_bytes -= size
+        return rows
+
     def _loaded(self, row: M, *, whole: bool) -> M | None:
         return row if whole else self._whole(row)
 

@@ -231,6 +231,17 @@ def test_heavy_rows_are_weighed_before_they_are_read(tmp_path: Path) -> None:
         assert [size for size, _ in EVENTS.weighed(session.id, first + 1, at_most=2)] == list(LENGTHS[1:3])
         assert list(EVENTS.weighed(session.id, first + 4, at_most=2)) == []
 
+        for max_bytes, count in (
+            (0, 1),
+            (2, 2),
+            (rows.LIGHT_BYTES, 2),
+            (rows.LIGHT_BYTES + 2, 3),
+            (10**7, 4),
+        ):
+            some = EVENTS.within(session.id, first, at_most=10, max_bytes=max_bytes)
+            assert [len(row.payload) for row in some] == list(LENGTHS[:count])
+        assert len(EVENTS.within(session.id, first, at_most=1, max_bytes=10**7)) == 1
+
         (_, light), (_, heavy) = EVENTS.weighed(session.id, first + 1, at_most=2)
         SessionEvent.objects.filter(session=session).delete()
         assert light() is not None
