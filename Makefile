@@ -43,7 +43,8 @@ gates: $(INSTALLED_DEV)
 	@$(VENV)/bin/lint-imports --no-logo >/dev/null || $(VENV)/bin/lint-imports --no-logo
 	@$(GATES) $(PYTHON) manage.py check --fail-level WARNING >/dev/null
 	@$(GATES) $(PYTHON) manage.py makemigrations --check --dry-run
-	@echo "Gates: format, lint, types, imports, checks and migrations are clean."
+	@$(GATES) $(PYTHON) manage.py protocol_reference --check
+	@echo "Gates: format, lint, types, imports, checks, migrations and the protocol reference are clean."
 
 browser: ## Install Chromium, for the tests that need it.
 	@echo "browser: no test needs Chromium yet; nothing to install."
