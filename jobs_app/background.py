@@ -17,6 +17,7 @@ from jobs_app import sweep
 from jobs_app.wake import LONGEST_PAUSE, SWEEP_SIGNAL
 from sessions_app import limits, processes
 from sessions_app.broadcast import Broadcast
+from sessions_app.capacity import CAPACITY_SIGNAL
 from sessions_app.db import database_now, in_db
 
 log = structlog.get_logger(__name__)
@@ -50,7 +51,8 @@ class Background:
         self._draining = False
         self._maintained = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        broadcast.on_signal(SWEEP_SIGNAL, lambda _subject: self._wake.set())
+        for signal in (SWEEP_SIGNAL, CAPACITY_SIGNAL):
+            broadcast.on_signal(signal, lambda _subject: self._wake.set())
 
     def start(self) -> None:
         """Begin to beat, to sweep and to watch."""
@@ -82,14 +84,14 @@ class Background:
             self._on_lost()
 
     async def _sweep(self) -> None:
-        """One pass, if this process holds the lease; the slow steps every `maintenance_ms`."""
-        if not await in_db(sweep.take_lease):
-            return
-        await in_db(sweep.run_due)
+        """One pass, if this process holds the lease; the slow steps, or those of its machine, every `maintenance_ms`."""
+        acts = await in_db(sweep.take_lease)
+        if acts:
+            await in_db(sweep.run_due)
         now = asyncio.get_running_loop().time()
         if now - self._maintained >= limits.server().maintenance_ms / 1000:
             self._maintained = now
-            await in_db(sweep.maintain)
+            await in_db(sweep.maintain if acts else sweep.maintain_machine)
 
     async def _pause(self) -> None:
         """Sleep until something is due, a signal, or a second has passed."""

@@ -19,9 +19,9 @@ from django.db.models import F, Q, QuerySet
 
 from jobs_app import recovery, schedules
 from permissions_app import audit, requests
-from sessions_app import leases, ledger, limits, participants, processes, workspaces
+from sessions_app import capacity, leases, ledger, limits, participants, processes, workspaces
 from sessions_app.callers import system
-from sessions_app.commands import attachments, operations
+from sessions_app.commands import attachments, lifecycle, operations
 from sessions_app.db import database_now
 from sessions_app.errors import Refusal, SessionNotFound
 from sessions_app.models import (
@@ -95,9 +95,14 @@ def maintain() -> None:
         _guarded(step)
 
 
+def maintain_machine() -> None:
+    """Run what every machine must do for itself, whoever holds the lease (every `maintenance_ms`)."""
+    _guarded(workspaces.tidy)
+
+
 def next_due() -> datetime | None:
     """Return when the next step is due by time, if anything waits for a time."""
-    deadlines = [requests.next_due(), schedules.next_due(), _next_lease_deadline()]
+    deadlines = [requests.next_due(), schedules.next_due(), _next_lease_deadline(), capacity.next_retry()]
     return min((due for due in deadlines if due is not None), default=None)
 
 
@@ -163,6 +168,12 @@ def _expire_owner(session_id: str) -> None:
             attachments.expire_owner(txn)
 
 
+def activate_queued() -> None:
+    """Start the sessions that wait for capacity and can have it now, in the order in which they were started (behaviour 3.3)."""
+    for session_id in capacity.ready(database_now(), BATCH):
+        _each("activate", session_id, partial(lifecycle.activate, session_id))
+
+
 def expire_requests() -> None:
     """Apply the fallback of permission requests whose time is over."""
     requests.expire_due(database_now(), BATCH)
@@ -211,9 +222,7 @@ def erase_transient() -> None:
         instance = session.workspace_instance
         session.delete()
         if instance is not None:
-            if instance.definition.cleanup != "retain":
-                workspaces.discard(instance)
-            instance.delete()
+            workspaces.give_up(instance, database_now())
 
 
 _ERASED_AT_ONCE = 4
@@ -266,7 +275,9 @@ _STEPS: tuple[Callable[[], object], ...] = (
     dispatch_unclaimed,
     expire_requests,
     expire_owners,
+    activate_queued,
     deliver_schedules,
+    workspaces.tidy,
     chain_audit,
 )
 _MAINTENANCE: tuple[Callable[[], object], ...] = (
@@ -274,4 +285,5 @@ _MAINTENANCE: tuple[Callable[[], object], ...] = (
     prune_events,
     expire_blobs,
     erase_transient,
+    workspaces.tidy,
 )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from django.db import models, transaction
 
-from sessions_app import access, broadcast, clock, limits, participants, receipts, rows, store
+from sessions_app import access, broadcast, capacity, clock, limits, participants, receipts, rows, store
 from sessions_app.encoding import encode
 from sessions_app.errors import InvalidState, Refusal, ServerShuttingDown, SessionNotFound
 from sessions_app.models import Operation, Session, SessionEvent
@@ -154,6 +154,8 @@ class Txn:
         self.session.oldest_sequence = max(self.session.oldest_sequence, floor)
         values = _values(self.session)
         changed = _changed(self._stored, values)
+        if "observed" in changed and values["observed"] == "stopped" and not self._new:
+            capacity.release(self)
         if self._new:
             # The rows that point to it may be there already: foreign keys are checked at the commit.
             rows.insert([self.session])

@@ -1,7 +1,7 @@
 """Starting and stopping a session (behaviour 4.3 to 4.5).
 
-Owns: the transitions of the table in behaviour 4.4 that a start or a stop makes, and loading what a session needs to run.
-Does not own: capacity, or the operation that a stop cancels (`commands.operations`).
+Owns: the transitions of the table in behaviour 4.4 that a start, a stop or a free place makes, and loading what a session needs
+to run. Does not own: capacity and who is next (`capacity`), or the operation that a stop cancels (`commands.operations`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import structlog
+from django.db import transaction
 
-from sessions_app import ledger, participants, pinned, workspaces
+from sessions_app import capacity, ledger, participants, pinned, rows, workspaces
 from sessions_app.callers import system
 from sessions_app.commands import operations
 from sessions_app.commands.messages import Changed, changed
@@ -23,6 +24,7 @@ from sessions_app.errors import (
     Refusal,
     WorkspaceUnavailable,
 )
+from sessions_app.models import ProfileRevision
 
 if TYPE_CHECKING:
     from sessions_app.ledger import Txn
@@ -37,12 +39,34 @@ LOAD_REFUSALS = (WorkspaceUnavailable, PromptUnavailable, ConfigurationInvalid)
 """What a session that cannot be loaded answers (behaviour 14.4)."""
 
 
-def start_session(call: Call, session_id: str) -> Changed:
-    """Start a session: two revisions, `starting` then `idle`; nothing changes in one that runs (behaviour 4.5).
+def start_session(call: Call, session_id: str, *, queue: bool = True) -> Changed:
+    """Start a session: two revisions, `starting` then `idle`; nothing changes in one that runs or waits (behaviour 4.5).
 
-    Raises InvalidState for a failed session, WorkspaceUnavailable and PromptUnavailable when it cannot be loaded.
+    When it lacks capacity it waits, `queued_for_slot`, if `queue` and the limit let it. Raises InvalidState for a failed session,
+    WorkspaceUnavailable without its folder, ResourceLimit (retryable) for one that may not wait, and PromptUnavailable and
+    ConfigurationInvalid when it cannot be loaded.
     """
-    return load_command(call, session_id, Changed, _start)
+    with capacity.building():
+        return load_command(call, session_id, Changed, lambda txn: _start(txn, queue=queue))
+
+
+def activate(session_id: str) -> None:
+    """Start a session that waits for capacity, if it can have it now; one that cannot be loaded is tried again later.
+
+    Raises SessionNotFound, StoreLocked, CommandQueueFull and PersistenceError.
+    """
+    with capacity.building(), ledger.session_txn(session_id, system("capacity")) as txn:
+        if txn.session.observed != "queued_for_slot":
+            return
+        try:
+            with transaction.atomic():
+                if capacity.take_waiting(txn.session):
+                    workspaces.check(txn.session)
+                    _load(txn)
+                    _run(txn)
+        except LOAD_REFUSALS as refusal:
+            capacity.postpone(txn.session, txn.now)
+            operations.emit_load_error(txn, refusal)
 
 
 def stop_session(call: Call, session_id: str, mode: StopMode) -> Changed:
@@ -87,7 +111,7 @@ def _tell_unloadable(session_id: str, refusal: Refusal) -> None:
         log.warning("session.error_not_told", session_id=session_id, code=failure.code)
 
 
-def _start(txn: Txn) -> Changed:
+def _start(txn: Txn, *, queue: bool) -> Changed:
     session = txn.session
     if session.failure is not None:
         raise InvalidState("the session has failed; reset or rebuild it first")
@@ -97,12 +121,29 @@ def _start(txn: Txn) -> Changed:
             # A graceful stop still waits for the operation: starting takes it back.
             txn.set_state(desired="running")
         return changed(txn)
-    pinned.check(session.prompt_revision_id)
-    session.load_error = None
+    if capacity.take(txn, session, queue=queue):
+        _load(txn)
+        _run(txn)
+    else:
+        txn.set_state(desired="running", observed="queued_for_slot")
+    return changed(txn)
+
+
+def _load(txn: Txn) -> None:
+    """Refuse unless everything that the session was made with is still there."""
+    pinned.check(txn.session.prompt_revision_id)
+    if not _PROFILE.any(txn.session.profile_id):
+        raise ConfigurationInvalid("the permission profile of this session is gone")
+
+
+_PROFILE = rows.Select(ProfileRevision, "digest = %s")
+
+
+def _run(txn: Txn) -> None:
+    txn.session.load_error = None
     txn.set_state(desired="running", observed="starting")
     txn.next_revision()
     txn.set_state(observed="idle")
-    return changed(txn)
 
 
 def stop(txn: Txn, mode: StopMode) -> None:
@@ -111,6 +152,7 @@ def stop(txn: Txn, mode: StopMode) -> None:
     One that is stopping already and cancels now tells its state again: the operation in it is another.
     """
     session, operation = txn.session, txn.operation
+    ran = session.observed != "queued_for_slot"
     if operation is None:
         if session.desired == "stopped" and session.observed == "stopped":
             return
@@ -123,4 +165,6 @@ def stop(txn: Txn, mode: StopMode) -> None:
         txn.set_state(desired="stopped")
     for participant in participants.installed():
         participant.on_stop(txn, mode)
+    if operation is None and ran:
+        workspaces.replace_after_stop(txn)
     operations.end_cancelled_if_unheld(txn)

@@ -6,11 +6,12 @@ or attachments beyond asking for one.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sessions_app import ids, ledger, limits, pinned, rows, workspaces
+from sessions_app import capacity, ids, ledger, limits, pinned, rows, workspaces
 from sessions_app.commands import attachments, entries
 from sessions_app.encoding import encode
 from sessions_app.errors import (
@@ -65,7 +66,8 @@ def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -
     PromptUnavailable for a local path, PromptNotFound,
     PromptUnavailable for a disabled or broken prompt; WorkspaceUnavailable for anything but a configured workspace,
     WorkspaceNotFound, PermissionDenied where the prompt does not allow it; ConfigurationInvalid without a permission profile;
-    WorkspaceUnavailable and PersistenceError from preparing the workspace. Nothing is left of a refused one.
+    WorkspaceUnavailable and PersistenceError from preparing the workspace; ResourceLimit (retryable) for one that is to start
+    and may not wait for capacity. Nothing is left of a refused one.
     """
     made: list[WorkspaceInstance] = []
 
@@ -83,7 +85,8 @@ def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -
         )
 
     try:
-        return ledger.command(call, "", Created, body)
+        with capacity.building() if spec.start_immediately else nullcontext():
+            return ledger.command(call, "", Created, body)
     except BaseException:
         for instance in made:
             workspaces.discard(instance)
@@ -108,7 +111,7 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
     if profile is None:
         raise ConfigurationInvalid("the permission profile of the prompt is not configured")
     session_id = ids.new_id("ses")
-    made.append(workspaces.prepare(definition, session_id))
+    made.append(workspaces.prepare(txn, definition, session_id))
     session = Session(
         id=session_id,
         creator=txn.caller.principal_id or "",
@@ -123,7 +126,7 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
         workspace=definition,
         workspace_instance=made[-1],
         desired="running" if spec.start_immediately else "stopped",
-        observed="idle" if spec.start_immediately else "stopped",
+        observed="stopped",
     )
     if isinstance(spec.liveness, LivenessOwnerBound):
         session.disconnect_grace_ms = spec.liveness.disconnect_grace_ms
@@ -131,6 +134,8 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
     txn.begin_session(session)
     entries.append(txn, pinned.initial_entries(revision), initial=True)
     rows.insert([SessionLabel(session=session, digest=label_digest(*label)) for label in spec.labels.items()])
+    if spec.start_immediately:
+        session.observed = "idle" if capacity.take(txn, session, queue=True) else "queued_for_slot"
     txn.emit("session.created", lambda: session_record(session))
     return session
 

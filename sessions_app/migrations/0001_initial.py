@@ -365,6 +365,7 @@ class Migration(migrations.Migration):
                 ("principal_id", sessions_app.models.fields.IdField()),
                 ("mode", models.CharField(max_length=16)),
                 ("hidden", models.BooleanField(default=False)),
+                ("live", models.BooleanField(default=True)),
                 ("answers", models.BooleanField(default=False)),
                 ("handed_sequence", models.PositiveBigIntegerField(default=0)),
                 ("created_at", models.DateTimeField()),
@@ -701,6 +702,85 @@ class Migration(migrations.Migration):
                     models.Q(("state", "done"), _negated=True), ("output__isnull", False), _connector="OR"
                 ),
                 name="call_done_has_output",
+            ),
+        ),
+        migrations.CreateModel(
+            name="CapacityLock",
+            fields=[
+                ("id", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+            ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(condition=models.Q(("id", 1)), name="capacity_lock_is_one_row")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="HeldCapacity",
+            fields=[
+                ("principal_id", sessions_app.models.fields.IdField(blank=True)),
+                ("prompt_id", sessions_app.models.fields.IdField()),
+                ("domain", models.CharField(max_length=64)),
+                ("exclusive", models.BooleanField()),
+                (
+                    "session",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="sessions_app.session",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["domain", "prompt_id"], name="capacity_by_domain"),
+                    models.Index(fields=["principal_id"], name="capacity_by_principal"),
+                    models.Index(
+                        condition=models.Q(("exclusive", True)), fields=["domain"], name="capacity_exclusive"
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="StartTicket",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("principal_id", sessions_app.models.fields.IdField(blank=True)),
+                ("prompt_id", sessions_app.models.fields.IdField()),
+                ("domain", models.CharField(max_length=64)),
+                ("exclusive", models.BooleanField()),
+                ("blocked_on", models.CharField(max_length=12)),
+                ("failures", models.PositiveIntegerField(default=0)),
+                ("retry_at", models.DateTimeField(null=True)),
+                (
+                    "session",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="sessions_app.session",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["domain", "prompt_id", "id"], name="ticket_line"),
+                    models.Index(fields=["blocked_on", "principal_id"], name="ticket_blocked"),
+                ],
+            },
+        ),
+        migrations.AddIndex(
+            model_name="workspaceinstance",
+            index=models.Index(
+                condition=models.Q(("removed_at__isnull", False)),
+                fields=["host"],
+                name="workspace_given_up",
             ),
         ),
         migrations.AddIndex(

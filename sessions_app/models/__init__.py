@@ -1,5 +1,6 @@
 """The kernel's tables. One file per family; rows change only through `sessions_app.ledger` and its neighbours."""
 
+from sessions_app.models.capacity import CapacityLock, HeldCapacity, StartTicket
 from sessions_app.models.catalog import (
     CatalogState,
     ProfileRevision,
@@ -27,9 +28,11 @@ __all__ = [
     "Archive",
     "Attachment",
     "Blob",
+    "CapacityLock",
     "CatalogState",
     "Connection",
     "DeferredEntry",
+    "HeldCapacity",
     "HistoryEntry",
     "Operation",
     "Process",
@@ -40,6 +43,7 @@ __all__ = [
     "Session",
     "SessionEvent",
     "SessionLabel",
+    "StartTicket",
     "Store",
     "SweepLease",
     "ToolCall",

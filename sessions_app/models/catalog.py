@@ -121,6 +121,14 @@ class WorkspaceInstance(models.Model):
     created_by_server = models.BooleanField(default=False)
     created_at = models.DateTimeField()
     removed_at = models.DateTimeField(null=True)
+    """When it was given up; its host removes the folder, then the row."""
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["host"], name="workspace_given_up", condition=models.Q(removed_at__isnull=False)
+            )
+        ]
 
     def __str__(self) -> str:
         return self.id

@@ -45,6 +45,8 @@ class Attachment(models.Model):
     mode = models.CharField(max_length=16)
     hidden = models.BooleanField(default=False)
     """Held by an HTTP session stream, and named to no client."""
+    live = models.BooleanField(default=True)
+    """False once its session has dropped it while its connection still names it: an owner whose time was over."""
     answers = models.BooleanField(default=False)
     """Its principal may answer permission requests (behaviour 7.1)."""
     handed_sequence = models.PositiveBigIntegerField(default=0)

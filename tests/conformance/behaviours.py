@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 ADMINISTRATION = "the administrative methods are not handled yet"
 HTTP = "a case of HTTP, which is not served yet"
-CAPACITY = "capacity, queues and leases of workspaces are not there yet"
 MODERATORS = "there are no moderators, whom schedules are delivered to, yet"
 
 
@@ -62,10 +61,14 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     # D. Lifecycle, quotas
     "D1": Behaviour("create, start, stop: idle, then stopped, with the events of each."),
     "D2": Behaviour("start when idle and stop when stopped succeed and change nothing."),
-    "D5": Behaviour("A full limit with overflow reject.", CAPACITY),
-    "D6": Behaviour("A full limit with overflow queue.", CAPACITY),
-    "D7": Behaviour("Three waiters are activated in request order.", CAPACITY),
-    "D12": Behaviour("Shared and exclusive holders of one conflict domain.", CAPACITY),
+    "D5": Behaviour(
+        "A full limit with overflow reject: resource_limit; once there is room a new key succeeds."
+    ),
+    "D6": Behaviour("A full limit with overflow queue: queued_for_slot, then idle by itself."),
+    "D7": Behaviour("Three waiters are activated in request order."),
+    "D12": Behaviour(
+        "Sharers of a conflict domain run together; one who wants it alone waits, and is waited for."
+    ),
     # E. Attachments, owners
     "E1": Behaviour(
         "A detached session works on without clients; a replay behind the old cursor tells of it."

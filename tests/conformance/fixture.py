@@ -98,18 +98,38 @@ EDITABLE = "editable"
 PHYSICAL = "physical"
 ELSEWHERE = "elsewhere"
 """A workspace that no prompt may use."""
+QUEUEING, REJECTING = "queueing", "rejecting"
+"""Workspaces that take one session of the smoke prompt: the next one waits, or is refused."""
+SHARING, EXCLUSIVE = "sharing", "exclusive"
+"""Two workspaces of one conflict domain."""
+WORKSPACES: Mapping[str, Sequence[str]] = {
+    PHYSICAL: ['access = "shared_write"'],
+    ELSEWHERE: ['access = "shared_write"'],
+    QUEUEING: [
+        'access = "shared_write"',
+        f'prompt_limits = [{{ prompt = "{SMOKE}", max_root_agents = 1, overflow = "queue" }}]',
+    ],
+    REJECTING: [
+        'access = "shared_write"',
+        f'prompt_limits = [{{ prompt = "{SMOKE}", max_root_agents = 1, overflow = "reject" }}]',
+    ],
+    SHARING: ['access = "shared_write"', 'conflict_domain = "fixture"'],
+    EXCLUSIVE: ['access = "exclusive"', 'conflict_domain = "fixture"'],
+}
+"""What each workspace says beside its folder, which has its name."""
 
 
 def catalog_text(folder: Path, settings: Mapping[str, int] = SETTINGS) -> str:
     """Return the catalog file of an installation whose workspaces are below `folder`."""
     parts = ["version = 1", "[server]", *(f"{name} = {value}" for name, value in settings.items())]
-    for name in (PHYSICAL, ELSEWHERE):
+    for name, keys in WORKSPACES.items():
         parts += [
             "[[workspaces]]",
             f'id = "{name}"',
             f'source = {{ physical = "{folder / name}" }}',
-            'access = "shared_write"',
+            *keys,
         ]
+    allowed = ", ".join(f'"{name}"' for name in WORKSPACES if name != ELSEWHERE)
     for name, profile in PROFILES.items():
         parts += ["[[permission_profiles]]", f'id = "{name}"', profile]
     prompts = {name: "unattended" for name in (SMOKE, CODING, BROKEN, EDITABLE)} | {
@@ -120,7 +140,7 @@ def catalog_text(folder: Path, settings: Mapping[str, int] = SETTINGS) -> str:
             "[[prompts]]",
             f'id = "{name}"',
             f'path = "prompts/{name}.chatmd"',
-            f'allowed_workspaces = ["{PHYSICAL}"]',
+            f"allowed_workspaces = [{allowed}]",
             f'permission_profile = "{profile}"',
         ]
     return "\n".join([*parts, *(person.entry for person in PEOPLE)])
@@ -128,7 +148,7 @@ def catalog_text(folder: Path, settings: Mapping[str, int] = SETTINGS) -> str:
 
 def write(data_dir: Path, settings: Mapping[str, int] = SETTINGS) -> None:
     """Write catalog, prompts and workspaces into a data folder."""
-    for name in (PHYSICAL, ELSEWHERE):
+    for name in WORKSPACES:
         (data_dir / name).mkdir(parents=True, exist_ok=True)
     shutil.copytree(EXAMPLES, data_dir / "prompts", dirs_exist_ok=True)
     write_prompt(data_dir, SMOKE, "Be brief.")

@@ -111,7 +111,7 @@ async def test_a24(site: Site) -> None:
     for prompt in prompts:
         assert await peer.call("prompt.get", prompt_id=prompt["id"]) == prompt
     workspaces = (await peer.call("workspace.list", limit=100))["items"]
-    assert {workspace["name"] for workspace in workspaces} == {fixture.PHYSICAL, fixture.ELSEWHERE}
+    assert {workspace["name"] for workspace in workspaces} == {*fixture.WORKSPACES}
     for workspace in workspaces:
         assert await peer.call("workspace.get", workspace_id=workspace["id"]) == workspace
     assert await code(peer.call("prompt.get", prompt_id="prd_none")) == "prompt_not_found"

@@ -20,7 +20,7 @@ from sessions_app.records import (
     HistoryWindowRequestCursor,
     HistoryWindowRequestTail,
 )
-from tests.conformance.fixture import SETTINGS
+from tests.conformance.fixture import REJECTING, SETTINGS
 from tests.conformance.peers import Hold, Peer, answered, code, history, refusal, shown, spec
 from tests.conformance.sites import Site, SocketSite
 from tests.support.model_scripts import Call, Reply, Text, Wait
@@ -55,6 +55,22 @@ async def test_k5(site: Site) -> None:
 
 
 _ROOM = SETTINGS["max_attachments_per_session"]
+
+
+async def test_k5_of_a_start(site: Site) -> None:
+    """A refusal is kept with its key when its cause is gone; a new key succeeds."""
+    peer = await site.peer()
+    first, second = [await peer.create(workspace=REJECTING) for _ in range(2)]
+    await first.start()
+    params = second.params(methods.SESSION_START, queue_if_limited=True)
+
+    full = await refusal(peer.client.call(methods.SESSION_START, params))
+    assert (full.code, full.retryable) == ("resource_limit", True)
+    await first.stop()
+    again = await refusal(peer.client.call(methods.SESSION_START, params))
+    assert (again.code, again.message, again.retryable) == (full.code, full.message, True)
+    await second.start()
+    await second.stop()
 
 
 async def test_k6(site: Site) -> None:

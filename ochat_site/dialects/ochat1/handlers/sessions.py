@@ -85,8 +85,9 @@ def session_get(context: Context, params: SessionGetParams) -> Snapshot:
 
 
 def session_start(context: Context, params: SessionStartParams) -> SessionMutationResult:
-    """Start a session."""
-    return _mutation(lifecycle.start_session(context.call, params.session_id))
+    """Start a session, or let it wait for capacity."""
+    started = lifecycle.start_session(context.call, params.session_id, queue=params.queue_if_limited)
+    return _mutation(started)
 
 
 def session_stop(context: Context, params: SessionStopParams) -> SessionMutationResult:
