@@ -187,7 +187,8 @@ class Web:
         for attachment_id in gone | withdrawn:
             connection, session_id = held[attachment_id]
             connection.close_attachment(attachment_id)
-            await in_db(attachments.disconnect, [(session_id, attachment_id)])
+            if attachment_id in withdrawn:
+                await in_db(attachments.disconnect, [(session_id, attachment_id)])
 
     def _taken_for_dead(self) -> None:
         """The others detached what this process held: its clients must connect again."""

@@ -50,7 +50,7 @@ def _own_attachment(held: Attached, session_id: str) -> Attachment:
 
 
 def _check_writer(caller: Caller, session: Session, attachment: Attachment) -> None:
-    if attachment.hidden:
+    if attachment.hidden or not attachment.live:
         raise InvalidRequest("the attachment is not active")
     mode = cast("AttachmentMode", attachment.mode)
     if mode not in WRITABLE or not caller.visible.covers(session, mode):

@@ -27,14 +27,24 @@ if TYPE_CHECKING:
 def reclaim_token(attachment_id: str) -> str:
     """Return the token by which an owner's attachment may be reclaimed in grace: the same for the same id, so that a replayed
     receipt can give it again; only its digest is stored."""
-    return hmac.new(settings.SECRET_KEY.encode(), b"reclaim:" + attachment_id.encode(), sha256).hexdigest()
+    return _token(attachment_id, settings.SECRET_KEY)
+
+
+def _token(attachment_id: str, secret: str) -> str:
+    return hmac.new(secret.encode(), b"reclaim:" + attachment_id.encode(), sha256).hexdigest()
 
 
 def held_token(session: Session, attachment_id: str) -> str | None:
-    """Return the reclaim token of an attachment while its digest is still the stored one, else None (behaviour 11.4)."""
-    token = reclaim_token(attachment_id)
+    """Return the reclaim token of an attachment while its digest is still the stored one, else None (behaviour 11.4).
+
+    One that was made with a secret key that has been replaced since is found as long as that is kept as a fallback.
+    """
     stored = bytes(session.reclaim_digest or b"")
-    return token if hmac.compare_digest(stored, _digest(token)) else None
+    for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        token = _token(attachment_id, secret)
+        if hmac.compare_digest(stored, _digest(token)):
+            return token
+    return None
 
 
 def is_bound(session: Session, mode: str) -> bool:
@@ -103,9 +113,14 @@ def lose(txn: Txn) -> None:
 
 
 def evict(txn: Txn) -> None:
-    """Remove an owner whose time is over and emit `attachment.owner_changed` without one."""
+    """Remove an owner whose time is over and emit `attachment.owner_changed` without one.
+
+    A connection that is still there keeps the name of its attachment, which is no longer active (behaviour 5.5).
+    """
     session = txn.session
-    Attachment.objects.filter(id=session.owner_attachment).delete()
+    owner = Attachment.objects.filter(id=session.owner_attachment)
+    if not owner.filter(connection__isnull=False).update(live=False):
+        owner.delete()
     session.owner_attachment = session.owner_principal = ""
     session.lease_expires_at = session.lease_grace_until = None
     session.reclaim_digest = None

@@ -88,11 +88,11 @@ _OPERATION = Select(Operation, "id = %s")
 
 
 def is_attached(session: Session, attachment_id: str, connection_id: str) -> bool:
-    """Tell whether an attachment of this session is there and belongs to this connection."""
+    """Tell whether an attachment of this session is active and belongs to this connection."""
     return _ATTACHMENT.first(attachment_id, session.id, connection_id) is not None
 
 
-_ATTACHMENT = Select(Attachment, "id = %s AND session_id = %s AND connection_id = %s")
+_ATTACHMENT = Select(Attachment, "id = %s AND session_id = %s AND connection_id = %s AND live")
 
 
 def replay(session: Session, after_sequence: int | None, view: View, cursor: CursorMaker) -> Replay:

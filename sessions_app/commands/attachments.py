@@ -124,8 +124,8 @@ def disconnect(attachments: Iterable[tuple[str, str]]) -> None:
 
 
 def gone(attachment_ids: Collection[str]) -> set[str]:
-    """Return those of the ids that no attachment has any more, in one query: evicted owners, deleted sessions."""
-    there = Attachment.objects.filter(id__in=attachment_ids).values_list("id", flat=True)
+    """Return those of the ids that no session has any more, in one query: evicted owners, deleted sessions."""
+    there = Attachment.objects.filter(id__in=attachment_ids, live=True).values_list("id", flat=True)
     return set(attachment_ids) - set(there)
 
 
@@ -168,8 +168,8 @@ def close_attachment(txn: Txn, attachment_id: str) -> None:
             Attachment.objects.filter(id=attachment_id).update(connection=None, process=None)
             leases.lose(txn)
         return
-    deleted, _ = Attachment.objects.filter(id=attachment_id).delete()
-    if deleted:
+    dropped = Attachment.objects.filter(id=attachment_id, live=False).delete()[0]
+    if not dropped and Attachment.objects.filter(id=attachment_id).delete()[0]:
         txn.touch()
 
 
@@ -195,7 +195,7 @@ def _check_limits(session: Session, caller: Caller, *, replacing: bool) -> None:
 
 
 _OF_CONNECTION = rows.Select(Attachment, "connection_id = %s")
-_OF_SESSION = rows.Select(Attachment, "session_id = %s")
+_OF_SESSION = rows.Select(Attachment, "session_id = %s AND live")
 
 
 def _own_attachment_id(txn: Txn) -> str:

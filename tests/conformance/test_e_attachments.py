@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ochat_client import methods
+from sessions_app import limits
 from sessions_app.records import LivenessOwnerBound, StopMode
 from tests.conformance.fixture import ADMIN, SECOND_ADMIN, THIRD_ADMIN
+from tests.conformance.local import LocalSite
 from tests.conformance.peers import Hold, Peer, answered, code, history
 from tests.conformance.sites import Site
 from tests.support.model_scripts import Reply, Text, Wait
@@ -186,6 +189,26 @@ async def test_e12(site: Site) -> None:
 
     assert observer.view.session.observed_state.__struct_config__.tag == "stopped"
     assert observer.view.owner is None
+
+
+async def test_e12_without_renewal(local_site: LocalSite) -> None:
+    """The owner leaves and its grace passes: stopped, whatever observers do.
+
+    One that stays connected and does not renew is dropped alike, and its attachment is no longer active.
+    """
+    with limits.using(replace(limits.server(), owner_lease_duration_ms=100, owner_renew_after_ms=50)):
+        owner, _ = await _owned(local_site, start=True)
+        observer = await (await local_site.peer()).attach(owner.session_id)
+        await observer.until(lambda: observer.view.session.desired_state == "stopped")
+
+    assert await code(owner.say()) == "invalid_request"
+    assert await code(owner.start()) == "invalid_request"
+    assert await code(owner.mutate(methods.SESSION_RENEW_OWNER, lease_generation=1)) == "invalid_request"
+    before = await observer.counters()
+    await owner.detach()
+    assert await observer.counters() == before
+    assert await code(owner.start()) == "permission_denied"
+    await (await local_site.peer()).attach(owner.session_id, "owner_read_write")
 
 
 async def _owned(site: Site, *, grace_ms: int = 60_000, start: bool = False) -> tuple[Hold, str]:

@@ -5,19 +5,27 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from pytest_django import Settings
 
 from jobs_app import sweep
 from sessions_app import leases, limits
 from sessions_app.commands import attachments
 from sessions_app.commands.attachments import Renewed
-from sessions_app.errors import Conflict, InvalidState, LeaseStale, PermissionDenied, SessionNotFound
+from sessions_app.errors import (
+    Conflict,
+    InvalidRequest,
+    InvalidState,
+    LeaseStale,
+    PermissionDenied,
+    SessionNotFound,
+)
 from sessions_app.limits import ServerSettings
 from sessions_app.models import Attachment, Session
 from sessions_app.records import AttachmentMode, LivenessOwnerBound, StopMode
 from sessions_app.summaries import lease_record
 from tests.support.replay_law import replay_law
 from tests.support.waiting import until
-from tests.support.world import Client, World
+from tests.support.world import Client, World, together
 
 GRACE_MS = 10_000
 
@@ -313,6 +321,26 @@ def test_a_lease_that_expires_while_connected_is_lost_and_ended(timed_world: Wor
     assert story == [["owner none"], ["owner none"], ["state stopped/stopped"]]
 
 
+def test_an_owner_that_was_dropped_is_no_longer_active(timed_world: World) -> None:
+    """5.5: "attachment live in the session → else `invalid_request`", for as long as its connection names it; 5.4: a detach
+    "removes it from connection and session", where it is no change any more."""
+    world = timed_world
+    owner = owned(world)
+    world.clock.advance(seconds=61)
+    expire(world)
+    assert attachments.gone([owner.attachment_id]) == {owner.attachment_id}
+    with limits.using(ServerSettings(max_attachments_per_session=1)):
+        world.attach(owner.session_id)
+    for act in (world.start, world.send, lambda client: renew(world, client)):
+        with pytest.raises(InvalidRequest):
+            act(owner)
+    before = world.counters(owner)
+    world.detach(owner)
+    assert world.counters(owner) == before
+    with pytest.raises(PermissionDenied):
+        world.start(owner)
+
+
 def test_nothing_expires_early(timed_world: World) -> None:
     """5.3: "Timers are only wake-ups; every decision re-reads the stored lease"."""
     world = timed_world
@@ -412,6 +440,55 @@ def test_a_reclaim_after_the_deadline_first_stops_the_session(timed_world: World
         reclaim(world, owner, "bob")
     assert story == [["owner none"], ["state stopped/stopped"], ["owner"]]
     assert lease(world, owner).owner_principal == "pri_bob"
+
+
+def test_a_token_outlives_its_secret_key(world: World, settings: Settings) -> None:
+    """5.3: "HMAC(server key, attachment ID), so that a replayed receipt can give it again", through a rotation of the key."""
+    owner = owned(world)
+    token = leases.reclaim_token(owner.attachment_id)
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another"
+    assert leases.held_token(lease(world, owner), owner.attachment_id) == token
+    settings.SECRET_KEY_FALLBACKS = []
+    assert leases.held_token(lease(world, owner), owner.attachment_id) is None
+    world.disconnect(owner)
+    assert reclaim(world, owner, "bob", token=token).attachment_id
+
+
+# At the same moment, on both databases
+
+
+def test_of_many_reclaims_one_wins(committed_world: World) -> None:
+    """5.3: "One owner at a time": the others find it connected, whichever comes first."""
+    world = committed_world
+    owner = owned(world)
+    world.disconnect(owner)
+
+    def try_it() -> str:
+        try:
+            return reclaim(world, owner).attachment_id
+        except Conflict as refusal:
+            return refusal.code
+
+    answers = together(*[try_it] * 4)
+    row = lease(world, owner)
+    assert sorted(answers) == sorted([row.owner_attachment, *["conflict"] * 3])
+    assert (row.lease_generation, Attachment.objects.count()) == (2, 1)
+
+
+def test_renewals_of_one_generation_are_one(committed_world: World) -> None:
+    """5.3: "generation differs | `lease_stale`": of two renewals at once the second is of the past."""
+    world = committed_world
+    owner = owned(world)
+
+    def try_it() -> int | str:
+        try:
+            return renew(world, owner).owner_lease.generation
+        except LeaseStale as refusal:
+            return refusal.code
+
+    assert sorted(together(*[try_it] * 2), key=str) == [2, "lease_stale"]
+    assert lease(world, owner).lease_generation == 2
 
 
 # On the database's own clock
