@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,12 +22,14 @@ from ochat_site import VERSION, browsers, configuration
 from ochat_site.dialects.ochat1.events import Notifications
 from ochat_site.env import ConfigError
 from ochat_site.health import Health
+from ochat_site.peers import Peer, objection
 from ochat_site.routing import Router
 from ochat_site.rpc.connection import Connection, Connections, ConnectionServices
 from ochat_site.rpc.context import Server
 from ochat_site.rpc.dispatch import Dispatcher
 from ochat_site.rpc.feed import FeedHub
 from ochat_site.rpc.outbox import Closing, Socket
+from ochat_site.transports.unix import Occupied, UnixEndpoint, claim
 from ochat_site.transports.websocket import Scope, WebSocketEndpoint
 from permissions_app import audit_batch, authentication, watch
 from sessions_app import catalog, db, ids, ledger, limits, processes, store
@@ -34,14 +37,20 @@ from sessions_app.broadcast import Broadcast
 from sessions_app.commands import attachments, connections
 from sessions_app.commands.operations import SERVER_SHUTDOWN
 from sessions_app.db import in_db
-from sessions_app.errors import Unauthenticated
+from sessions_app.errors import Refusal, Unauthenticated
 
 if TYPE_CHECKING:
     from ochat_site.routing import Application
+    from ochat_site.transports.unix import Listener
     from permissions_app.principals import Identity
     from sessions_app.ledger import StoredEvent
 
 log = structlog.get_logger(__name__)
+
+SOCKET_NAME = "agent.sock"
+"""In the private folder of the data folder's sockets."""
+
+FORGET_AGAIN_SECONDS = 1.0
 
 
 class _Log:
@@ -74,19 +83,23 @@ class Web:
             self._broadcast,
             on_lost=self._taken_for_dead,
             follow=self._follow_catalog,
-            watches=[self._watch_credentials, self._watch_attachments],
+            watches=[self._watch_credentials, self._watch_attachments, self._watch_socket],
         )
         self._loops: list[asyncio.Task[None]] = []
         self._server = Server(
             id="",
             version=VERSION,
-            transports=("websocket",),
+            transports=("unix_socket", "websocket"),
             health=Health(self._broadcast, self._audit).check,
         )
         self._dispatcher = Dispatcher(self._server, self._audit)
         self._services = ConnectionServices(
             handle=self._dispatcher.handle, hub=self._hub, dialect=Notifications(), on_close=self._forget
         )
+        self._unix_services = replace(self._services, transport="unix_socket")
+        self._unix = UnixEndpoint(self._admit, self._connect_unix)
+        self._unix_holder = 0
+        """The process that has the Unix socket of this data folder, where it is another one of the same store."""
         self.application = Router(
             cast("Application", get_asgi_application()),
             {"/v1/ws": WebSocketEndpoint(self._authenticate, self._connect)},
@@ -97,6 +110,7 @@ class Web:
         await in_db(processes.register, "web")
         await in_db(self._follower.start)
         check_anonymity(settings.ENV.bind.host)
+        listener = await in_db(self._claim_socket)
         self._server.id = await in_db(store.server_id)
         await self._broadcast.start()
         self._background.start()
@@ -104,15 +118,20 @@ class Web:
             asyncio.create_task(self._hub.run()),
             asyncio.create_task(self._audit.keep_writing()),
         ]
+        if listener is not None:
+            await self._unix.open(listener)
 
     async def drain(self) -> None:
         """Take no new work, finish the calls begun, close every connection."""
         self._server.draining = True
+        self._unix.stop_listening()
         await self._background.drain()
         await self._connections.drain()
+        await self._unix.wait_closed()
 
     async def stop(self) -> None:
         """End every loop, give up whatever is still held, write what waits for the audit trail."""
+        self._unix.abort()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -146,16 +165,62 @@ class Web:
             self._audit.auth_failed(peer or "unknown")
             raise
 
+    async def _admit(self, peer: Peer) -> Identity:
+        """Return who a peer of the Unix socket is. Raises Unauthenticated for one that may not come in (behaviour 2.2)."""
+        why_not = await in_db(_objection, peer)
+        if why_not:
+            log.warning("unix.not_admitted", reason=why_not, pid=peer.pid, uid=peer.uid)
+            self._audit.auth_failed("unix_socket")
+            raise authentication.refused()
+        return authentication.unix_identity(peer.uid, peer.gid, peer.pid)
+
     def _connect(self, identity: Identity, socket: Socket) -> Connection:
-        connection = Connection(ids.new_id("con"), identity, socket, self._services)
+        return self._hold(identity, socket, self._services)
+
+    def _connect_unix(self, identity: Identity, socket: Socket) -> Connection:
+        return self._hold(identity, socket, self._unix_services)
+
+    def _hold(self, identity: Identity, socket: Socket, services: ConnectionServices) -> Connection:
+        connection = Connection(ids.new_id("con"), identity, socket, services)
         self._spawn(self._connections.hold(connection))
         return connection
 
     async def _forget(self, connection: Connection) -> None:
-        if connection.initialized:
-            await in_db(connections.leave, connection.connection_id)
+        """Let go of everything that a connection held; a store that is away is asked again until it takes it."""
+        while connection.initialized:
+            try:
+                return await in_db(connections.leave, connection.connection_id)
+            except Refusal as refusal:
+                # Of a process that ends, everything is given up at once (`stop`).
+                if self._server.draining or not store.is_away(refusal):
+                    raise
+            await asyncio.sleep(FORGET_AGAIN_SECONDS)
+
+    def _claim_socket(self) -> Listener | None:
+        """Listen on the Unix socket; None while another web process of this store, on this folder, does so already.
+
+        Whatever else is at its place stops the start, with ConfigError.
+        """
+        try:
+            return claim(settings.ENV.run_dir / SOCKET_NAME)
+        except Occupied as occupied:
+            if occupied.pid not in processes.pids_here("web"):
+                raise
+            self._unix_holder = occupied.pid
+            log.info("unix.held_by_another", pid=occupied.pid)
+            return None
 
     # Watches
+
+    async def _watch_socket(self) -> None:
+        """Take the Unix socket over from a process that had it and is gone."""
+        if self._server.draining or not self._unix_holder:
+            return
+        if self._unix_holder not in await in_db(processes.pids_here, "web"):
+            self._unix_holder = 0
+            listener = await in_db(self._claim_socket)
+            if listener is not None:
+                await self._unix.open(listener)
 
     async def _follow_catalog(self) -> None:
         await in_db(self._follower.reload_if_changed)
@@ -200,6 +265,10 @@ class Web:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _objection(peer: Peer) -> str:
+    return objection(peer, processes.pids_here("worker"))
 
 
 def check_anonymity(host: str) -> None:

@@ -71,6 +71,12 @@ def are_alive(kind: str) -> bool:
     return Process.objects.filter(kind=kind, draining=False, beat_at__gte=_oldest_living_beat()).exists()
 
 
+def pids_here(kind: str) -> frozenset[int]:
+    """Return the pids of the processes of a kind on this host, those that may be dead included."""
+    rows = Process.objects.filter(kind=kind, host=socket.gethostname())
+    return frozenset(rows.values_list("pid", flat=True))
+
+
 def expired(limit: int = 16) -> list[str]:
     """Return the ids of processes that have not beaten for `process_expiry_ms`, oldest first."""
     rows = Process.objects.filter(beat_at__lt=_oldest_living_beat()).order_by("beat_at")

@@ -8,10 +8,11 @@ stream alike through `receive`.
 
 from __future__ import annotations
 
+import shlex
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from ochat_client.transports import websocket
+from ochat_client.transports import lines, websocket
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """The largest envelope that a server may send us, and the event size that we announce (wire 2, 4)."""
@@ -34,12 +35,29 @@ class Transport(Protocol):
 
 
 async def open_transport(uri: str, *, token: str | None) -> Transport:
-    """Connect to `ws://` or `wss://`; without a path the protocol's own is taken.
+    """Connect to `ws://` or `wss://` (without a path the protocol's own is taken), to `unix:///path/of.sock`, or start
+    a program that speaks on its standard streams, `stdio:COMMAND`.
 
-    `token` is the bearer token, if the server wants one. Raises ConnectionRefused, and ValueError for a URI that
-    no transport serves.
+    `token` is the bearer token, if the server wants one; sockets and programs of this machine know us without. Raises
+    ConnectionRefused, and ValueError for a URI that no transport serves.
     """
     scheme = urlsplit(uri).scheme
     if scheme in ("ws", "wss"):
         return await websocket.connect(uri, token=token, max_frame_bytes=MAX_FRAME_BYTES)
-    raise ValueError(f"no transport for {scheme or uri!r}: use ws:// or wss://")
+    if scheme == "unix":
+        return await lines.connect(unix_path(uri), max_frame_bytes=MAX_FRAME_BYTES)
+    if scheme == "stdio":
+        command = shlex.split(uri.removeprefix("stdio:"))
+        if not command:
+            raise ValueError("stdio: needs a command")
+        return await lines.start(command, max_frame_bytes=MAX_FRAME_BYTES)
+    raise ValueError(f"no transport for {scheme or uri!r}: use ws://, wss://, unix:// or stdio:")
+
+
+def unix_path(uri: str) -> str:
+    """Return the path that a `unix://` URI names; a relative one may stand where a host would."""
+    address = urlsplit(uri)
+    path = unquote(address.netloc + address.path)
+    if not path:
+        raise ValueError("unix:// needs the path of a socket, as in unix:///run/ochat/agent.sock")
+    return path

@@ -49,6 +49,10 @@ class Receiver(Protocol):
         """Learn that the socket is no longer full."""
         ...
 
+    def ended(self) -> None:
+        """Learn that the client sends nothing more, and may still read."""
+        ...
+
     def lost(self) -> None:
         """Learn that the client is gone, or says that it goes."""
         ...
@@ -109,6 +113,7 @@ class Connection:
         self._reading = True
         self._unreleased: list[Subscription] = []
         self._worker: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._closing = False
         self._draining = False
         self._closed = asyncio.Event()
@@ -167,6 +172,11 @@ class Connection:
         """Send what waits for the socket."""
         self._outbox.drained()
 
+    def ended(self) -> None:
+        """End behind the answers to what the client has sent, because it sends nothing more."""
+        if not (self._closing or self._draining):
+            self._ending = asyncio.get_running_loop().create_task(self._see_out(Closing.ENDED))
+
     def lost(self) -> None:
         """End because the client is gone."""
         self._end()
@@ -176,18 +186,14 @@ class Connection:
     def close(self, reason: Closing) -> None:
         """End: say why, send nothing more, let the call that runs finish without an answer, then detach."""
         if not self._closing:
-            logger.info("connection.close", connection_id=self.connection_id, reason=reason.name)
+            if reason is not Closing.ENDED:
+                logger.info("connection.close", connection_id=self.connection_id, reason=reason.name)
             self._socket.close(reason)
             self._end()
 
     async def drain(self) -> None:
         """Handle what was received, let the client take the answers, then close for `DRAINING`."""
-        self._draining = True
-        self._socket.pause_reading()
-        if self._worker is not None:
-            await asyncio.wait([self._worker])
-        await self._outbox.until_open()
-        self.close(Closing.DRAINING)
+        await self._see_out(Closing.DRAINING)
 
     @property
     def is_closing(self) -> bool:
@@ -199,6 +205,14 @@ class Connection:
         await self._closed.wait()
 
     # Inside
+
+    async def _see_out(self, reason: Closing) -> None:
+        self._draining = True
+        self._socket.pause_reading()
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+        await self._outbox.until_open()
+        self.close(reason)
 
     def _work(self) -> None:
         if self._worker is None:

@@ -52,6 +52,8 @@ class Closing(Enum):
     """This process stops (behaviour 14.3)."""
     CREDENTIAL_ENDED = auto()
     """The token was revoked or expired, the account disabled, the operator logged out (behaviour 1.4)."""
+    ENDED = auto()
+    """The client sends nothing more, and has its answers."""
     FAILED = auto()
     """A fault of this server; the log has it."""
 

@@ -36,6 +36,8 @@ def find(env: Env, uri: str | None, token_file: Path | None) -> Target:
         except (OSError, UnicodeDecodeError):
             raise ConfigError(f"{token_file}: cannot read a token from this file.") from None
     kept = env.data_dir / CLIENT_TOKEN
+    if urlsplit(target).scheme in ("unix", "stdio"):
+        return Target(target, None)  # These know us by our user.
     is_own = urlsplit(target).hostname in ("localhost", "127.0.0.1", "::1", urlsplit(own).hostname)
     try:
         return Target(target, kept.read_text(encoding="utf-8").strip() if is_own else None)

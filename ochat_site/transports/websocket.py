@@ -36,6 +36,7 @@ CLOSE_CODES: Mapping[Closing, int] = MappingProxyType(
         Closing.SLOW: 4408,
         Closing.DRAINING: 1012,
         Closing.CREDENTIAL_ENDED: 4401,
+        Closing.ENDED: 1000,
         Closing.FAILED: 1011,
     }
 )

@@ -14,9 +14,10 @@ import os
 import signal
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, ClassVar
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
@@ -25,7 +26,7 @@ from ochat_client import Client, ConnectionRefused
 from ochat_client.transports import MAX_FRAME_BYTES, Transport
 from ochat_client.transports.websocket import FINAL_STATUSES, UNREAD_FRAMES, WebSocket
 from tests.conformance.checked import Checked
-from tests.conformance.fixture import ADMIN, Person
+from tests.conformance.fixture import ADMIN, ALL, Person
 from tests.conformance.peers import WAIT_SECONDS, Peer
 from tests.support import databases
 from tests.support.model_servers import ModelServer
@@ -98,6 +99,16 @@ class Door(ABC):
 
 class Site(Door):
     """A server with fixture F0, and the model that its turns ask."""
+
+    principal: ClassVar[Mapping[str, Any]] = {
+        "id": ADMIN.principal,
+        "authentication_kind": "http.static_bearer",
+        "scopes": list(ALL),
+        "attributes": {},
+    }
+    """Whom the server takes the ADMIN of this site for."""
+    slow_code: ClassVar[int | None] = 4408
+    """By what a client is told that it was too slow; None where a connection just ends."""
 
     def __init__(self, data_dir: Path, model: ModelServer) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from django.conf import settings
@@ -11,6 +12,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from ochat_site import configuration, preparation
 from sessions_app import catalog, limits
 from tests.conformance import fixture
+from tests.conformance.line_sites import UnixSite
 from tests.conformance.local import LocalSite
 from tests.conformance.sites import Processes, Site, SocketSite
 from tests.support import databases
@@ -83,21 +85,39 @@ async def socket_site(
         await site.close()
 
 
+@asynccontextmanager
+async def _running(
+    site: LocalSite, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[None]:
+    for name, value in model_server.env().items():
+        monkeypatch.setenv(name, value)
+    model_server.reset()
+    try:
+        await site.start()
+        yield
+        await site.check_laws()
+    finally:
+        await site.close()
+
+
 @pytest.fixture
 async def local_site(
     local_store: None, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LocalSite]:
     """The same services in this process."""
-    for name, value in model_server.env().items():
-        monkeypatch.setenv(name, value)
-    model_server.reset()
     site = LocalSite(settings.ENV.data_dir, model_server)
-    try:
-        await site.start()
+    async with _running(site, model_server, monkeypatch):
         yield site
-        await site.check_laws()
-    finally:
-        await site.close()
+
+
+@pytest.fixture
+async def unix_site(
+    local_store: None, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[UnixSite]:
+    """They again, behind a real Unix socket."""
+    site = UnixSite(settings.ENV.data_dir, model_server)
+    async with _running(site, model_server, monkeypatch):
+        yield site
 
 
 @pytest.fixture(params=["socket_site", "local_site"], ids=["websocket", "in-process"])

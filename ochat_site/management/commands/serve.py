@@ -13,14 +13,14 @@ from django.core.management.base import BaseCommand
 
 from ochat_site.env import Bind, ConfigError
 from ochat_site.server import Server
-from ochat_site.web import Web
+from ochat_site.web import SOCKET_NAME, Web
 from sessions_app import limits, store
 
 
 class Command(BaseCommand):
-    """Serve HTTP and WebSocket until SIGTERM or SIGINT."""
+    """Serve HTTP, WebSocket and the Unix socket until SIGTERM or SIGINT."""
 
-    help = "Serve the protocols and the console on OCHAT_BIND."
+    help = "Serve the protocols and the console on OCHAT_BIND, and the protocol on run/agent.sock of the data folder."
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -41,7 +41,10 @@ class Command(BaseCommand):
 
     def _say_ready(self) -> None:
         bind = settings.ENV.bind
-        self.stdout.write(f"Serving on http://{bind.host}:{bind.port}/ (WebSocket at /v1/ws).")
+        self.stdout.write(
+            f"Serving on http://{bind.host}:{bind.port}/ (WebSocket at /v1/ws)"
+            f" and on unix://{settings.ENV.run_dir / SOCKET_NAME}."
+        )
         self.stdout.flush()
 
 

@@ -60,6 +60,7 @@ def test_one_prepared_frame_serves_every_socket() -> None:
         (Closing.SLOW, 4408),
         (Closing.DRAINING, 1012),
         (Closing.CREDENTIAL_ENDED, 4401),
+        (Closing.ENDED, 1000),
         (Closing.FAILED, 1011),
     ],
 )

@@ -1,0 +1,66 @@
+"""The site in this process behind its Unix socket.
+
+Owns: who goes in by the socket. Does not own: the site (`local`), or the client's end (`ochat_client.transports.lines`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from django.conf import settings
+
+from ochat_client.transports import MAX_FRAME_BYTES, lines
+from ochat_site.web import SOCKET_NAME
+from sessions_app import ids
+from tests.conformance.fixture import ADMIN, ALL
+from tests.conformance.local import LocalSite
+from tests.conformance.sites import Headers, bearer
+from tests.support.model_servers import ModelServer
+
+if TYPE_CHECKING:
+    from ochat_client.transports import Transport
+
+
+def socket_path() -> Path:
+    """Return where the site in this process listens."""
+    return settings.ENV.run_dir / SOCKET_NAME
+
+
+class UnixSite(LocalSite):
+    """ADMIN goes in by the Unix socket, as our own user; everybody else by the WebSocket, which knows them apart."""
+
+    principal: ClassVar = {
+        "id": ids.derived_id("pri", "unix", str(os.geteuid())),
+        "authentication_kind": "unix.peer_credentials",
+        "scopes": list(ALL),
+        "attributes": {
+            "unix.gid": str(os.getegid()),
+            "unix.pid": str(os.getpid()),
+            "unix.uid": str(os.geteuid()),
+        },
+    }
+
+    slow_code = None
+
+    def __init__(self, data_dir: Path, model: ModelServer) -> None:
+        super().__init__(data_dir, model)
+        self._opened: list[Transport] = []
+
+    async def open(self, headers: Headers, *, narrow: bool = False) -> Transport:
+        """Connect to the socket; the system holds little of what a client does not read here anyway."""
+        if list(headers) != [bearer(ADMIN)]:
+            return await super().open(headers, narrow=narrow)
+        self._opened.append(await self.connect_lines())
+        return self._opened[-1]
+
+    async def connect_lines(self) -> Transport:
+        """Reach the site by lines."""
+        return await lines.connect(str(socket_path()), max_frame_bytes=MAX_FRAME_BYTES)
+
+    async def close(self) -> None:
+        """Let every client go, those too whose connection the server has ended."""
+        for transport in self._opened:
+            await transport.close()
+        await super().close()

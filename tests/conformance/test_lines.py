@@ -1,0 +1,57 @@
+"""The scenarios over line transports: the same bodies as over the others, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from tests.conformance import (
+    test_a_envelope,
+    test_d_lifecycle,
+    test_e_attachments,
+    test_f_messages,
+    test_g_permissions,
+    test_h_events,
+    test_k_receipts,
+)
+from tests.conformance.fixture import ADMIN
+from tests.conformance.line_sites import UnixSite
+from tests.conformance.sites import Site
+
+Scenario = Callable[[Site], Awaitable[None]] | partial[Awaitable[None]]
+
+ROWS: tuple[Scenario, ...] = (
+    test_a_envelope.test_a1,
+    test_a_envelope.test_a3,
+    test_a_envelope.test_a18,
+    test_a_envelope.test_a24,
+    test_d_lifecycle.test_d1,
+    test_d_lifecycle.test_d2,
+    test_e_attachments.test_e2,
+    test_e_attachments.test_e3,
+    test_e_attachments.test_e4,
+    test_e_attachments.test_e6,
+    test_e_attachments.test_e12,
+    test_f_messages.test_f1,
+    test_f_messages.test_f2,
+    test_f_messages.test_f7,
+    test_g_permissions.test_g2,
+    test_h_events.test_h1,
+    partial(test_h_events.test_h2, person=ADMIN),
+    test_h_events.test_h8,
+    test_k_receipts.test_k2,
+    partial(test_k_receipts.test_k8, method="session.list"),
+)
+"""Rows that need no second principal and name no header."""
+
+
+def _name(scenario: Scenario) -> str:
+    function = scenario.func if isinstance(scenario, partial) else scenario
+    return function.__name__.removeprefix("test_")
+
+
+@pytest.mark.parametrize("scenario", ROWS, ids=_name)
+async def test_over_unix(unix_site: UnixSite, scenario: Scenario) -> None:
+    await scenario(unix_site)
