@@ -1,12 +1,13 @@
 """Each name that only one module may touch is touched by that module alone."""
 
+import ast
 import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-from tests.architecture.source import PACKAGES, ROOT
+from tests.architecture.source import PACKAGES, ROOT, modules
 
 # Who may use which of the names that ruff bans (pyproject.toml). An entry that nobody uses any more has to go.
 ALLOWED = {
@@ -38,3 +39,17 @@ def test_banned_names_are_used_by_their_owners_alone(tmp_path: Path) -> None:
         for finding in json.loads(report)
     }
     assert used == ALLOWED
+
+
+MAKERS = {"DurableEvent": "sessions_app/projection.py", "StoredEvent": "sessions_app/ledger.py"}
+"""What is sent of an event is made where it is decided what its reader sees of it, and what is stored where the log is read."""
+
+
+def test_events_are_made_by_their_owners_alone() -> None:
+    made = {
+        (node.func.id if isinstance(node.func, ast.Name) else node.func.attr, path)
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+    }
+    assert {(name, path) for name, path in made if name in MAKERS} == set(MAKERS.items())
