@@ -12,27 +12,25 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import structlog
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 
 from jobs_app import recovery, schedules
 from permissions_app import audit, requests
-from sessions_app import capacity, leases, ledger, limits, participants, processes, workspaces
+from sessions_app import capacity, erasure, leases, ledger, limits, participants, processes, workspaces
 from sessions_app.callers import system
 from sessions_app.commands import attachments, lifecycle, operations
 from sessions_app.db import database_now
+from sessions_app.erasure import purge
 from sessions_app.errors import Refusal, SessionNotFound
 from sessions_app.models import (
     Blob,
-    HistoryEntry,
     Operation,
     Receipt,
     Session,
     SessionEvent,
     SweepLease,
-    ToolCall,
 )
 from sessions_app.models.operations import ENDED
 
@@ -49,12 +47,6 @@ _AGAIN_FIRST, _AGAIN_LAST = timedelta(seconds=1), timedelta(seconds=30)
 
 _LOOKED_AT = 1024
 """How many unclaimed turns one pass knows of: those that nobody takes must not hide the ones behind them."""
-
-PURGED_AT_ONCE = 2000
-"""Rows that maintenance removes in one statement: the store's lock is held for milliseconds."""
-
-_PURGES = 50
-"""Statements of one step of maintenance at most: a minute's rows of a busy installation, several times over."""
 
 
 def take_lease() -> bool:
@@ -197,44 +189,23 @@ def chain_audit() -> None:
 
 def prune_receipts() -> None:
     """Remove standard receipts past their expiry; protected ones have none (behaviour 11.5)."""
-    _purge(Receipt.objects.filter(expires_at__lt=database_now()))
+    purge(Receipt.objects.filter(expires_at__lt=database_now()))
 
 
 def prune_events() -> None:
     """Remove events that no replay may use any more (behaviour 8.4)."""
     trimmed = SessionEvent.objects.filter(session__oldest_sequence__gt=1)
-    _purge(trimmed.filter(sequence__lt=F("session__oldest_sequence")))
+    purge(trimmed.filter(sequence__lt=F("session__oldest_sequence")))
 
 
 def expire_blobs() -> None:
     """Remove uploads that nobody took (behaviour 13)."""
-    _purge(Blob.objects.filter(expires_at__lt=database_now(), session=None))
+    purge(Blob.objects.filter(expires_at__lt=database_now(), session=None))
 
 
-def erase_transient() -> None:
-    """Erase transient sessions that have stopped (behaviour 4.2), a bounded number of rows at a time."""
-    gone = Session.objects.filter(transient=True, archived_at__isnull=False).select_related(
-        "workspace_instance__definition"
-    )
-    for session in gone[:_ERASED_AT_ONCE]:
-        for model in (SessionEvent, HistoryEntry, ToolCall):
-            _purge(model.objects.filter(session=session))
-        instance = session.workspace_instance
-        session.delete()
-        if instance is not None:
-            workspaces.give_up(instance, database_now())
-
-
-_ERASED_AT_ONCE = 4
-
-
-def _purge(rows: QuerySet[Any]) -> None:
-    """Remove rows for good, a bounded number in each statement and in all; what is left goes in the next pass."""
-    for _ in range(_PURGES):
-        found = list(rows.values_list("pk", flat=True)[:PURGED_AT_ONCE])
-        rows.model._default_manager.filter(pk__in=found).delete()
-        if len(found) < PURGED_AT_ONCE:
-            return
+def erase_removed() -> None:
+    """Erase transient sessions that have stopped, and removed ones, a bounded number of rows at a time (behaviour 4.2, 9.5)."""
+    erasure.erase_removed()
 
 
 def _next_lease_deadline() -> datetime | None:
@@ -284,6 +255,6 @@ _MAINTENANCE: tuple[Callable[[], object], ...] = (
     prune_receipts,
     prune_events,
     expire_blobs,
-    erase_transient,
+    erase_removed,
     workspaces.tidy,
 )

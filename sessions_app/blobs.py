@@ -12,15 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
-from django.core.files.base import ContentFile
+from django.core.files.base import ContentFile, File
 from django.core.files.storage import default_storage
 
 from sessions_app import clock, ids, images, limits, rows
 from sessions_app.encoding import encode
-from sessions_app.errors import BlobUnavailable, InvalidRequest, PermissionDenied, ResourceLimit
+from sessions_app.errors import (
+    BlobUnavailable,
+    InvalidRequest,
+    PermissionDenied,
+    PersistenceError,
+    ResourceLimit,
+)
 from sessions_app.history import ITEM_ROOM
 from sessions_app.models import Blob
 from sessions_app.records import (
@@ -115,6 +121,19 @@ def save(content: bytes) -> str:
     return digest
 
 
+def save_file(file: IO[bytes], digest: str, size: int) -> None:
+    """Put the content of a file, whose hex SHA-256 and size these are, into the storage, unless it is there whole.
+
+    Raises PersistenceError when the storage fails.
+    """
+    name = _name(digest)
+    try:
+        if not default_storage.exists(name) or default_storage.size(name) != size:
+            default_storage.save(name, File(file, name=name))
+    except OSError as error:
+        raise PersistenceError("the storage failed", retryable=True) from error
+
+
 def read(digest: str) -> bytes:
     """Return stored content. Raises BlobUnavailable when it is gone or is not what its name says."""
     try:
@@ -176,7 +195,15 @@ def _read_part(digest: str, offset: int, size: int) -> bytes:
 @lru_cache(maxsize=4096)
 def _check_once(digest: str) -> None:
     """Find out whether content is what its name says, once in each process. Raises BlobUnavailable, and asks again next time."""
-    read(digest)
+    found = sha256()
+    try:
+        with default_storage.open(_name(digest)) as file:
+            while part := file.read(limits.MIB):
+                found.update(part)
+    except OSError:
+        raise BlobUnavailable("the content of the blob is gone") from None
+    if found.hexdigest() != digest:
+        raise BlobUnavailable("the content of the blob is damaged")
 
 
 def _name(digest: str) -> str:

@@ -203,6 +203,7 @@ class _Swap:
         _replace(WorkspaceDefinition, [_workspace_row(one) for one in self._prepared.workspaces])
         _replace(PromptDefinition, [self._prompt_row(one) for one in self._prepared.prompts])
         self._store_allowed_workspaces()
+        self._store_revisions()
         tables = {
             table: change
             for table, now in self._entries.items()
@@ -250,6 +251,17 @@ class _Swap:
             links(promptdefinition_id=prompt_id(entry.id), workspacedefinition_id=workspace_id(name))
             for entry in self._prepared.file.prompts
             for name in dict.fromkeys(entry.allowed_workspaces)
+        )
+
+    def _store_revisions(self) -> None:
+        links = PromptDefinition.revisions.through
+        links.objects.bulk_create(
+            (
+                links(promptdefinition_id=prompt_id(prompt.entry.id), promptrevision_id=prompt.revision)
+                for prompt in self._prepared.prompts
+                if prompt.revision is not None
+            ),
+            ignore_conflicts=True,
         )
 
 

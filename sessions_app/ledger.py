@@ -204,19 +204,22 @@ def session_txn(session_id: str, caller: Caller) -> Iterator[Txn]:
     txn.committed()
 
 
-def command(call: Call, session_id: str, result: type[T], body: Callable[[Txn], T]) -> T:
+def command(
+    call: Call, session_id: str, result: type[T], body: Callable[[Txn], T], *, archived: bool = False
+) -> T:
     """Run one idempotent mutation of a session: behaviour 1.1, steps 6 to 9 and 12.
 
     In one transaction: replay a stored outcome; refuse new work while draining; check the caller's rule; run `body` inside a
     savepoint; let the participants write their part (the audit record); settle the receipt; commit. Returns what `body`
-    returned, now or when the key was first used. `session_id` is empty for a command that makes its session.
+    returned, now or when the key was first used. `session_id` is empty for a command that makes its session; `archived`
+    takes one that was archived, and no other.
 
     Raises the refusal of the access rule or of `body`, stored and replayed like a success; `receipts.Pending` while another
     call is at work on the same key; and, unstored, IdempotencyConflict, Interrupted, ServerShuttingDown, StoreLocked,
     CommandQueueFull and PersistenceError.
     """
     with store.errors(), transaction.atomic(durable=True):
-        session = _locked(session_id) if session_id else None
+        session = _locked(session_id, archived=archived) if session_id else None
         txn = Txn(session or Session(id=session_id), call.caller)
         outcome = receipts.replay(call, session_id, result)
         if outcome is None:
@@ -343,12 +346,13 @@ def _delivered(outcome: T | Refusal) -> T:
 
 
 _SESSION = rows.Select(Session, "id = %s AND archived_at IS NULL", lock=True)
+_ARCHIVED = rows.Select(Session, "id = %s AND archived_at IS NOT NULL AND NOT removed", lock=True)
 _OPERATION = rows.Select(Operation, "id = %s")
 
 
-def _locked(session_id: str) -> Session | None:
-    """Lock and load a session with its active operation; None for an unknown or archived one."""
-    session = _SESSION.first(session_id)
+def _locked(session_id: str, *, archived: bool = False) -> Session | None:
+    """Lock and load a session with its active operation; None for an unknown one, and for one that is (not) archived."""
+    session = (_ARCHIVED if archived else _SESSION).first(session_id)
     if session is not None and session.active_operation_id:
         session.active_operation = _OPERATION.first(session.active_operation_id)
     return session

@@ -9,11 +9,12 @@ Every function here reads inside the caller's read snapshot, and costs the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import QuerySet
 from msgspec import UNSET, Raw
 
@@ -161,6 +162,11 @@ class _Room:
         return tuple(taken)
 
 
+def whole_history(session: Session) -> Iterator[HistoryEntry]:
+    """Return the rows of the canonical history in their order, a few at a time, as many as there are."""
+    return HistoryEntry.objects.filter(session=session).order_by("position").iterator(_ROWS_AT_ONCE)
+
+
 def newest_window(session: Session) -> HistoryWindow:
     """Return the newest entries up to 8 MiB without cursors, as events carry them (behaviour 8.1)."""
     return _tail(session, None, limits.MAX_CODEC_PAGE_SIZE, effective=False)
@@ -250,6 +256,8 @@ _BEFORE = Select(HistoryEntry, "session_id = %s AND position < %s", order="posit
 _AFTER = Select(HistoryEntry, "session_id = %s AND position > %s", order="position", heavy="payload")
 _ENTRIES_AT_ONCE = 64
 """Fetched by one statement, the payloads of large ones excepted, before their sizes are looked at."""
+_ROWS_AT_ONCE = 16
+"""Of a whole history, held at once: 64 MiB of the largest entries."""
 
 
 def _taken(entries: Select[HistoryEntry], session: Session, position: int, limit: int) -> list[HistoryEntry]:
@@ -278,11 +286,17 @@ def _deferred(session: Session) -> QuerySet[DeferredEntry] | Sequence[DeferredEn
     return DeferredEntry.objects.filter(session=session).order_by("number")
 
 
+_ARCHIVED = (
+    f"SELECT revision FROM {Archive._meta.db_table}"  # noqa: S608 - a name of ours
+    " WHERE session_id = %s ORDER BY revision DESC LIMIT %s"
+)
+"""Not the whole rows, which hold a snapshot each."""
+
+
 def _archived(session: Session) -> list[int]:
-    return [row.revision for row in _ARCHIVES.all(session.id, at_most=limits.MAX_SNAPSHOT_ITEMS)]
-
-
-_ARCHIVES = Select(Archive, "session_id = %s", order="revision DESC")
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute(_ARCHIVED, [session.id, limits.MAX_SNAPSHOT_ITEMS])
+        return [revision for (revision,) in cursor.fetchall()]
 
 
 def _active_calls(session: Session) -> list[Raw]:

@@ -102,6 +102,12 @@ def give_up(instance: WorkspaceInstance, now: datetime) -> None:
     WorkspaceInstance.objects.filter(id=instance.id).update(removed_at=now)
 
 
+def clear(instance: WorkspaceInstance) -> None:
+    """Remove at once the folder of an instance that was given up, where `tidy` would: on its machine, if the policy allows."""
+    if instance.host == socket.gethostname() and _is_removable(instance):
+        _remove(Path(instance.path))
+
+
 def tidy() -> None:
     """Remove, on this machine, the folders that were given up and those whose session was never made; for the sweep."""
     given_up = WorkspaceInstance.objects.filter(host=socket.gethostname(), removed_at__isnull=False)
@@ -114,6 +120,11 @@ def tidy() -> None:
     for name, path in left.items():
         if name in known or _remove(path):
             _forget(name)
+
+
+def goes_with_session(instance: WorkspaceInstance) -> bool:
+    """Tell whether the folder of an instance is removed with its session: one of the server's own that is not to be retained."""
+    return instance.created_by_server and instance.definition.cleanup != "retain"
 
 
 def check(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Growing a history: appending, deferring, adopting.
+"""Changing a history: appending, replacing, deferring, adopting.
 
 Owns: which row and which event an entry becomes. Does not own: when (messages, the turn) or what an entry may be (`history`).
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from sessions_app import blobs, images, limits, rows
+from sessions_app import blobs, images, limits, queries, rows
 from sessions_app.errors import ResourceLimit
 from sessions_app.history import ITEM_ROOM, NewEntry
 from sessions_app.models import DeferredEntry, HistoryEntry, Session
@@ -39,6 +39,12 @@ def append_and_tell(txn: Txn, entries: Sequence[NewEntry], *, operation_id: str 
     made = append(txn, entries, operation_id=operation_id)
     _tell(txn, made)
     return made
+
+
+def tell_replaced(txn: Txn) -> None:
+    """Emit `history.replaced` with what stands in the rows by now, and let cached prefixes of the history be void."""
+    txn.session.history_version += 1
+    txn.emit("history.replaced", queries.newest_window(txn.session))
 
 
 def take_number(txn: Txn, count: int = 1) -> int:

@@ -101,11 +101,20 @@ class Ending:
 
 def begin_turn(txn: Txn, reason: str, *, origin: str, principal_id: str = "") -> Operation:
     """Begin a turn in an idle session: `operation.started`, then `session.state_changed` (behaviour 6.2)."""
+    return _begin(txn, "turn", "running_turn", reason=reason, origin=origin, principal_id=principal_id)
+
+
+def begin_compaction(txn: Txn, *, origin: str, principal_id: str = "") -> Operation:
+    """Begin a compaction in an idle or stopped session: the same events (behaviour 9.2)."""
+    return _begin(txn, "compaction", "compacting", reason="", origin=origin, principal_id=principal_id)
+
+
+def _begin(txn: Txn, kind: str, observed: str, *, reason: str, origin: str, principal_id: str) -> Operation:
     operation = Operation(
         id=ids.new_id("op"),
         session=txn.session,
         generation=txn.session.generation,
-        kind="turn",
+        kind=kind,
         reason=reason,
         state="starting",
         started_at=txn.now,
@@ -115,7 +124,7 @@ def begin_turn(txn: Txn, reason: str, *, origin: str, principal_id: str = "") ->
     )
     txn.begin_operation(operation)
     txn.emit("operation.started", operation_record(operation))
-    txn.set_state(observed="running_turn")
+    txn.set_state(observed=observed)
     dispatch(txn, operation)
     return operation
 
@@ -345,6 +354,7 @@ def drop_transient(txn: Txn) -> None:
     """Hide a transient session once it has stopped; maintenance erases it (behaviour 4.2)."""
     if txn.session.transient and txn.session.observed == "stopped":
         txn.session.archived_at = txn.now
+        txn.session.removed = True
 
 
 _TERMINAL: dict[

@@ -146,6 +146,10 @@ class Migration(migrations.Migration):
                         to="sessions_app.promptrevision",
                     ),
                 ),
+                (
+                    "revisions",
+                    models.ManyToManyField(related_name="prompts", to="sessions_app.promptrevision"),
+                ),
             ],
         ),
         migrations.CreateModel(
@@ -200,6 +204,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField()),
                 ("updated_at", models.DateTimeField()),
                 ("archived_at", models.DateTimeField(null=True)),
+                ("removed", models.BooleanField(default=False)),
                 ("spec", sessions_app.models.fields.EncodedField()),
                 ("liveness", models.CharField(max_length=16)),
                 ("disconnect_grace_ms", models.PositiveBigIntegerField(default=0)),
@@ -410,6 +415,7 @@ class Migration(migrations.Migration):
                 ("name", models.TextField()),
                 ("sha256", models.CharField(max_length=64)),
                 ("size", models.PositiveBigIntegerField()),
+                ("head", sessions_app.models.fields.EncodedField()),
                 ("created_at", models.DateTimeField()),
                 (
                     "session",
@@ -676,6 +682,10 @@ class Migration(migrations.Migration):
                 fields=["oldest_sequence"],
                 name="session_trimmed",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="session",
+            index=models.Index(condition=models.Q(("removed", True)), fields=["id"], name="session_removed"),
         ),
         migrations.AddIndex(
             model_name="sessionlabel",

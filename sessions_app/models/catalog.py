@@ -99,6 +99,8 @@ class PromptDefinition(models.Model):
     current_revision = models.ForeignKey(
         PromptRevision, null=True, on_delete=models.PROTECT, related_name="+"
     )
+    revisions = models.ManyToManyField(PromptRevision, related_name="prompts")
+    """Every revision that a catalog file has made current: what a session may be moved to (behaviour 9.4)."""
     unavailable_reason = models.TextField(blank=True)
     from_file = models.BooleanField(default=False)
     removed = models.BooleanField(default=False)

@@ -27,7 +27,9 @@ class Session(models.Model):
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
     archived_at = models.DateTimeField(null=True)
-    """Set by `session.delete` with policy archive: hidden until an operator restores it (behaviour 9.5)."""
+    """Set when it is deleted: hidden, with everything in it, until an operator restores it (behaviour 9.5)."""
+    removed = models.BooleanField(default=False)
+    """Set with `archived_at` where nothing is to be kept: nobody restores it, and maintenance erases it."""
 
     spec = EncodedField()
     """The `SessionSpec` it was created with."""
@@ -106,6 +108,7 @@ class Session(models.Model):
             models.Index(
                 fields=["oldest_sequence"], name="session_trimmed", condition=Q(oldest_sequence__gt=1)
             ),
+            models.Index(fields=["id"], name="session_removed", condition=Q(removed=True)),
         ]
         constraints = [
             models.CheckConstraint(
@@ -224,13 +227,16 @@ class DeferredEntry(models.Model):
 
 
 class Archive(models.Model):
-    """A canonical history as it stood before it was replaced (behaviour 9.2, 9.4); the bytes rest in the storage."""
+    """A session as it stood before its history was replaced (behaviour 9.2, 9.4); the entries rest in the storage."""
 
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="archives", db_index=False)
     revision = models.PositiveBigIntegerField()
     name = models.TextField()
+    """Of the file in the storage: one line for each entry, its position and its record."""
     sha256 = models.CharField(max_length=64)
     size = models.PositiveBigIntegerField()
+    head = EncodedField()
+    """The whole `Snapshot` of then, but for its histories."""
     created_at = models.DateTimeField()
 
     class Meta:

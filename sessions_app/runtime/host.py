@@ -1,7 +1,9 @@
 """The turns of one process: what is claimed, how many run, what happens when the process ends (design 4, behaviour 14.3).
 
+A compaction is run like a turn, and counts as one.
+
 Owns: loading what a turn needs, the bound on turns, waking and stopping them, saving what they stream. Does not own: the turn
-itself (`turn`) or how the word that there is work reaches the process (`jobs_app.tasks`, the in-process dispatcher).
+itself (`turn`, `compaction`) or how the word that there is work reaches the process (`jobs_app.tasks`, the in-process dispatcher).
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from sessions_app.db import in_db
 from sessions_app.errors import ConfigurationInvalid, InternalError, PromptUnavailable, Refusal
 from sessions_app.models import Operation, Session, WorkspaceInstance
 from sessions_app.models.operations import ENDED
+from sessions_app.runtime.compaction import Compaction
 from sessions_app.runtime.context import Histories
 from sessions_app.runtime.models.port import Model, ModelRequest
 from sessions_app.runtime.turn import Plan, Turn
 
 if TYPE_CHECKING:
-    from sessions_app.commands.operations import Claim
     from sessions_app.runtime.ports import Gate, Tool, Tools
+    from sessions_app.runtime.work import Work
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +72,7 @@ class TurnHost:
         self._gate = gate
         self._max_turns = max_turns
         self._histories = Histories()
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[str, Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, None] = {}
         """Operations to look at when a turn ends, each once, first come first."""
@@ -111,9 +114,9 @@ class TurnHost:
     async def run(self, operation_id: str) -> None:
         """Claim an operation if it is to be had, and run it until it ends or parks."""
         try:
-            taken = await in_db(self._take, operation_id)
-            if taken is not None:
-                await self._run(Turn(*taken, self._gate, self._histories))
+            work = await in_db(self._take, operation_id)
+            if work is not None:
+                await self._run(work)
         except Refusal as refusal:
             log.warning("turn.not_claimed", operation=operation_id, code=refusal.code)
         except (
@@ -121,7 +124,7 @@ class TurnHost:
         ):  # the boundary of a turn: its row stays for the sweep, or for whoever stops the process
             log.exception("turn.lost", operation=operation_id)
 
-    async def _run(self, turn: Turn) -> None:
+    async def _run(self, turn: Work) -> None:
         operation_id = turn.claim.operation_id
         self._turns[operation_id] = turn
         if self._stop_reason:
@@ -200,8 +203,8 @@ class TurnHost:
 
     # Before a turn; in a database thread
 
-    def _take(self, operation_id: str) -> tuple[Plan, Claim] | None:
-        """Load what a turn needs and claim it; None when there is nothing to take.
+    def _take(self, operation_id: str) -> Work | None:
+        """Load what an operation needs and claim it; None when there is nothing to take.
 
         What cannot be loaded fails here: the operation ends with the reason, after `session.error` (behaviour 14.4). Raises
         what says that the store is busy or away.
@@ -209,7 +212,7 @@ class TurnHost:
         with store.errors():
             operation = _OPERATION.first(operation_id)
             session = _SESSION.first(operation.session_id) if operation is not None else None
-        if operation is None or session is None or operation.kind != "turn":
+        if operation is None or session is None:
             return None
         if operation.process_id or operation.parked or operation.state in ENDED:
             return None
@@ -227,7 +230,11 @@ class TurnHost:
             operations.fail_unloadable(session.id, operation_id, failure)
             return None
         claim = None if self._draining else operations.claim(session.id, operation_id)
-        return None if claim is None else (plan, claim)
+        if claim is None:
+            return None
+        if operation.kind == "compaction":
+            return Compaction(plan, claim)
+        return Turn(plan, claim, self._gate, self._histories)
 
     def _plan(self, operation: Operation, session: Session) -> Plan:
         instance = _WORKSPACE.first(session.workspace_instance_id)

@@ -14,13 +14,15 @@ from jobs_app import jobs, recovery, schedules, sweep
 from ochat_client import Projection, equal_by_law
 from permissions_app import grants, requests
 from permissions_app.decisions import PermissionGate
-from sessions_app import ledger, processes
+from sessions_app import archives, ledger, processes
 from sessions_app.callers import system
-from sessions_app.commands import attachments, operations
+from sessions_app.commands import attachments, compaction, operations
 from sessions_app.commands.operations import Claim, StreamedItem
 from sessions_app.errors import InternalError, PromptUnavailable, to_error
 from sessions_app.events import read_payload
+from sessions_app.history import user_message
 from sessions_app.models import Session
+from sessions_app.participants import OperationOutcome
 from sessions_app.projection import project_event
 from sessions_app.records import LivenessOwnerBound, PermissionChoice, ScheduleDueAfterMs
 from sessions_app.records import Session as SessionRecord
@@ -280,6 +282,25 @@ def test_the_worker_is_lost(world: World) -> None:
     with replay_law(client.session_id, STATE, HISTORY, "jobs", "schedules"):
         recovery.end_dead_processes()
     assert processes.expired() == []
+
+
+# Histories replaced. What a reset, a rebuild and an upgrade change is told in tests/sessions_app/commands.
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "interrupted", "cancelled"])
+def test_a_compaction(world: World, outcome: OperationOutcome) -> None:
+    client = world.idle()
+    world.finish(world.turn(client), "answer")
+    with replay_law(client.session_id, STATE):
+        world.compact(client)
+    with replay_law(client.session_id, STATE):
+        claim = world.claim(client)
+    with replay_law(client.session_id, STATE, *([HISTORY] if outcome == "completed" else [])):
+        if outcome == "completed":
+            compaction.complete(claim, user_message("summary"), archives.write(client.session_id))
+        else:
+            error = to_error(InternalError("no")) if outcome == "failed" else None
+            world.finish(claim, outcome=outcome, error=error, interruption="worker_lost")
 
 
 # Permissions and grants

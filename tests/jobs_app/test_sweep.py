@@ -10,7 +10,7 @@ import pytest
 from jobs_app import sweep
 from permissions_app.decisions import PermissionGate
 from permissions_app.models import AuditRecord, PermissionRequest
-from sessions_app import clock, ids, ledger, limits, participants, processes, receipts
+from sessions_app import clock, erasure, ids, ledger, limits, participants, processes, receipts
 from sessions_app.callers import system
 from sessions_app.events import ModeratorNotificationPayload
 from sessions_app.limits import ServerSettings
@@ -289,7 +289,7 @@ def test_maintenance_removes_more_than_one_statement_may(world: World) -> None:
     """14.2: each statement removes a bounded number of rows; one pass removes what a busy minute left."""
     client = world.create()
     world.break_laws()
-    count = sweep.PURGED_AT_ONCE + 10
+    count = erasure.PURGED_AT_ONCE + 10
     SessionEvent.objects.bulk_create(
         SessionEvent(
             session_id=client.session_id, sequence=number, revision=1, at=clock.now(), kind="x", payload=b"{}"

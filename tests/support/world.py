@@ -28,7 +28,18 @@ from permissions_app.scopes import EverySession, OwnAndShared
 from sessions_app import clock, history, ids, ledger, participants, pinned, processes, store, workspaces
 from sessions_app.callers import Access, Attached, Caller, Connected, Visible
 from sessions_app.chatmd.pin import PinnedPrompt, capture
-from sessions_app.commands import attachments, calls, lifecycle, messages, operations, sessions
+from sessions_app.commands import (
+    administration,
+    attachments,
+    calls,
+    compaction,
+    deletion,
+    edits,
+    lifecycle,
+    messages,
+    operations,
+    sessions,
+)
 from sessions_app.commands.calls import Finished, Progress, Proposed
 from sessions_app.commands.operations import Claim, Ending
 from sessions_app.db import database_now
@@ -52,6 +63,7 @@ from sessions_app.projection import project_event
 from sessions_app.receipts import Call
 from sessions_app.records import (
     AttachmentMode,
+    DeletePolicy,
     FunctionCallItem,
     Liveness,
     LivenessDetached,
@@ -60,6 +72,7 @@ from sessions_app.records import (
     OutputMessageItem,
     OutputText,
     PromptRefCatalog,
+    RebuildPromptChoice,
     Scope,
     SessionSpec,
     StopMode,
@@ -371,6 +384,76 @@ class World:
             operation_id or self.session(client.session_id).active_operation_id or "op_none",
         )
 
+    # Edits
+
+    def compact(self, client: Client, expected: int | None = None, **options: Any) -> messages.Changed:
+        """Begin a compaction."""
+        call = self.call(client.caller, "session.compact", protected=True, **options)
+        return compaction.compact(call, client.session_id, expected)
+
+    def delete_entry(
+        self, client: Client, number: int, expected: int | None = None, **options: Any
+    ) -> messages.Changed:
+        """Delete the entry with this history sequence, at the present revision unless another is expected."""
+        call = self.call(client.caller, "session.delete_history", protected=True, **options)
+        entry_id = ids.history_id(client.session_id, number)
+        return edits.delete_history(call, client.session_id, entry_id, self._expected(client, expected))
+
+    def reset(
+        self, client: Client, expected: int | None = None, *, key: str | None = None, **drop: bool
+    ) -> messages.Changed:
+        """Reset a session, everything kept but what is named and False."""
+        keep = {"history": True, "workspace": True, "grants": True, "labels": True, **drop}
+        call = self.call(client.caller, "session.reset", key, protected=True)
+        return administration.reset(
+            call, client.session_id, self._expected(client, expected), administration.Keep(**keep)
+        )
+
+    def rebuild(
+        self, client: Client, choice: RebuildPromptChoice = "pinned", expected: int | None = None
+    ) -> messages.Changed:
+        """Rebuild a session."""
+        call = self.call(client.caller, "session.rebuild", protected=True)
+        return administration.rebuild(call, client.session_id, self._expected(client, expected), choice)
+
+    def upgrade(self, client: Client, revision: str, expected: int | None = None) -> messages.Changed:
+        """Move a session to another revision of its prompt."""
+        call = self.call(client.caller, "session.upgrade_prompt", protected=True)
+        return administration.upgrade_prompt(
+            call, client.session_id, self._expected(client, expected), revision
+        )
+
+    def delete(
+        self,
+        client: Client,
+        policy: DeletePolicy = "archive",
+        *,
+        expected: int | None = None,
+        confirmation: str | None = None,
+        key: str | None = None,
+    ) -> deletion.Deleted:
+        """Delete a session."""
+        call = self.call(client.caller, "session.delete", key, protected=True)
+        return deletion.delete_session(
+            call,
+            client.session_id,
+            self._expected(client, expected),
+            policy,
+            client.session_id if confirmation is None else confirmation,
+        )
+
+    def _expected(self, client: Client, expected: int | None) -> int:
+        return self.counters(client)[0] if expected is None else expected
+
+    def edit_prompt(self, text: str, name: str = "demo") -> str:
+        """Give a prompt of the catalog another source; its new revision."""
+        file = self.folder / f"{name}.chatmd"
+        file.write_text(text)
+        captured = capture(file, lambda _tool: True)
+        assert isinstance(captured, PinnedPrompt), captured
+        PromptDefinition.objects.filter(name=name).update(current_revision=pinned.keep(captured))
+        return captured.revision
+
     # Turns
 
     def claim(self, client: Client) -> Claim:
@@ -541,14 +624,11 @@ class World:
     def _check_history(self, session: Session, events: Sequence[StoredEvent]) -> None:
         rows = list(HistoryEntry.objects.filter(session=session).order_by("position"))
         if events and events[0].kind == "session.created":
-            appended = [
-                entry["id"]
-                for event in events
-                if event.kind == "history.appended"
-                for entry in msgspec.json.decode(event.payload)
-            ]
+            initial = {ids.history_id(session.id, row.number) for row in rows if row.initial}
             own = [ids.history_id(session.id, row.number) for row in rows if not row.initial]
-            assert own == appended, "the history is what the log says was appended, in that order"
+            assert own == [id for id in _told_history(events) if id not in initial], (
+                "what the log says, in its order"
+            )
         assert all(row.number < session.next_history for row in rows)
         waiting = list(DeferredEntry.objects.filter(session=session))
         assert session.deferred_count == len(waiting)
@@ -633,6 +713,17 @@ def shown(payload: bytes) -> str:
             return name
 
 
+def _told_history(events: Sequence[StoredEvent]) -> list[str]:
+    """Return the ids of the entries that a log tells of and that nothing has replaced since."""
+    found: list[str] = []
+    for event in events:
+        if event.kind == "history.appended":
+            found += [entry["id"] for entry in msgspec.json.decode(event.payload)]
+        if event.kind == "history.replaced":
+            found = [entry["id"] for entry in msgspec.json.decode(event.payload)["entries"]]
+    return found
+
+
 def _part(part: Any) -> str:
     return str(getattr(part, "text", None) or getattr(part, "image_url", None))
 
@@ -644,7 +735,11 @@ def told(event: StoredEvent) -> str:
         case "session.state_changed":
             return f"state {payload['desired_state']}/{payload['observed_state']['type']}"
         case "session.updated":
+            if "replacement_snapshot" in payload:
+                return "updated, replaced"
             return f"updated {payload['active_operation']['state']['type']}"
+        case "history.replaced":
+            return f"replaced by {', '.join(map(_entry, payload['entries']))}"
         case "history.appended":
             return f"appended {', '.join(_entry(entry) for entry in payload)}"
         case "history.message_deferred":

@@ -87,17 +87,17 @@ def session_get(context: Context, params: SessionGetParams) -> Snapshot:
 def session_start(context: Context, params: SessionStartParams) -> SessionMutationResult:
     """Start a session, or let it wait for capacity."""
     started = lifecycle.start_session(context.call, params.session_id, queue=params.queue_if_limited)
-    return _mutation(started)
+    return mutation(started)
 
 
 def session_stop(context: Context, params: SessionStopParams) -> SessionMutationResult:
     """Stop a session."""
-    return _mutation(lifecycle.stop_session(context.call, params.session_id, params.mode))
+    return mutation(lifecycle.stop_session(context.call, params.session_id, params.mode))
 
 
 def session_cancel_operation(context: Context, params: SessionCancelOperationParams) -> SessionMutationResult:
     """Cancel the operation that is named."""
-    return _mutation(messages.cancel_operation(context.call, params.session_id, params.operation_id))
+    return mutation(messages.cancel_operation(context.call, params.session_id, params.operation_id))
 
 
 def session_send_message(context: Context, params: SessionSendMessageParams) -> SendMessageResult:
@@ -112,7 +112,8 @@ def session_send_message(context: Context, params: SessionSendMessageParams) -> 
     )
 
 
-def _mutation(changed: Changed) -> SessionMutationResult:
+def mutation(changed: Changed) -> SessionMutationResult:
+    """Return what a mutation of a session answers."""
     return SessionMutationResult(
         session=changed.session,
         revision=changed.revision,

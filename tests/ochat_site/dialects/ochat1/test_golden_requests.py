@@ -32,11 +32,15 @@ REFUSED_HERE = {
     "session.get.request-4.json": "invalid_request",  # as above
     "session.cancel_operation.request.json": "operation_not_found",
     "session.send_message.request-2.json": "blob_unavailable",  # its stored blob is not here
+    "session.upgrade_prompt.request.json": "prompt_unavailable",  # its revision is no digest of any source
 }
 """Valid requests that ask for something which this world does not have."""
 
-WITHOUT_LIMITS = {"session.start.invalid.no-capacity.json"}
-"""States that a world in which nothing is full cannot be in."""
+WITHOUT_LIMITS = {
+    "session.start.invalid.no-capacity.json",
+    "session.upgrade_prompt.invalid.migration-needed.json",
+}
+"""States that a world in which nothing is full, and no prompt has a moderator, cannot be in."""
 
 Scene = Callable[[Host, World, Mapping[str, Any]], Awaitable[Held]]
 
@@ -160,6 +164,45 @@ async def with_blob(host: Host, world: World, params: Mapping[str, Any]) -> Held
     return held
 
 
+async def stopped(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await (await host.client()).create(world)
+    await at_its_revision(held, params)
+    return held
+
+
+async def resting(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await idle(host, world, params)
+    await at_its_revision(held, params)
+    return held
+
+
+async def working(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await busy(host, world, params)
+    await at_its_revision(held, params)
+    return held
+
+
+async def at_its_revision(held: Held, params: Mapping[str, Any]) -> None:
+    """Let a session stand at the revision that an example speaks of."""
+    session = models.Session.objects.filter(id=held.session_id)
+    await in_db(session.update, revision=params["expected_revision"])
+
+
+async def with_entry(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await resting(host, world, params)
+    number = int(params["history_id"].rpartition(":")[2])
+    await in_db(models.HistoryEntry.objects.update, number=number)
+    await in_db(models.Session.objects.update, next_history=number + 1)
+    return held
+
+
+async def archived(host: Host, world: World, params: Mapping[str, Any]) -> Held:
+    held = await stopped(host, world, {"expected_revision": params["revision"]})
+    keep = {f"keep_{name}": True for name in ("history", "tasks", "cache", "workspace", "grants", "labels")}
+    await held.call("session.reset", expected_revision=params["revision"], **keep)
+    return held
+
+
 async def halted(host: Host, world: World, params: Mapping[str, Any]) -> Held:
     held = await idle(host, world, params)
     await in_db(models.Session.objects.filter(id=held.session_id).update, halted=True)
@@ -181,6 +224,18 @@ SCENES: Mapping[str, Scene] = {
     "session.cancel_operation.invalid.other-active.json": busy,
     "session.send_message.invalid.halted.json": halted,
     "session.send_message.invalid.key-reuse.json": used_key,
+    "session.compact.request.json": resting,
+    "session.delete_history.request.json": with_entry,
+    "session.delete_history.invalid.unknown-entry.json": resting,
+    "session.export.request.json": archived,
+    "session.reset.request.json": stopped,
+    "session.reset.invalid.not-stopped.json": resting,
+    "session.rebuild.request.json": stopped,
+    "session.rebuild.invalid.active-operation.json": working,
+    "session.upgrade_prompt.request.json": stopped,
+    "session.upgrade_prompt.invalid.unknown-revision.json": stopped,
+    "session.delete.request.json": stopped,
+    "session.delete.invalid.not-stopped.json": resting,
     "blob.read.request.json": with_blob,
     "blob.read.invalid.offset-past-end.json": with_blob,
     "permission.list.invalid.no-scope.json": unpowered,
