@@ -14,9 +14,9 @@ import structlog
 from jobs_app import schedules
 from jobs_app.jobs import WORKER_LOST, end_job
 from jobs_app.models import Job, Schedule
-from sessions_app import ledger, processes
+from sessions_app import clock, ledger, processes
 from sessions_app.callers import system
-from sessions_app.commands import attachments, operations
+from sessions_app.commands import attachments, logical, operations
 from sessions_app.db import database_now
 from sessions_app.errors import Refusal, SessionNotFound
 from sessions_app.models import Attachment, Connection, Operation
@@ -81,7 +81,10 @@ def release(process_id: str, reason: str) -> None:
         in_archive={"process": None, "status": "scheduled"},
     )
     attachments.disconnect(_held(Attachment, process_id))
-    Connection.objects.filter(process_id=process_id).delete()
+    held = Connection.objects.filter(process_id=process_id)
+    # A logical connection outlives the process that streamed its events (behaviour 1.4).
+    held.filter(transport=logical.TRANSPORT).update(process=None, last_active_at=clock.now())
+    held.exclude(transport=logical.TRANSPORT).delete()
 
 
 def _end_each(

@@ -20,7 +20,7 @@ from jobs_app import recovery, schedules
 from permissions_app import audit, requests
 from sessions_app import capacity, erasure, leases, ledger, limits, participants, processes, workspaces
 from sessions_app.callers import system
-from sessions_app.commands import attachments, lifecycle, operations
+from sessions_app.commands import attachments, lifecycle, logical, operations
 from sessions_app.db import database_now
 from sessions_app.erasure import purge
 from sessions_app.errors import Refusal, SessionNotFound
@@ -166,6 +166,12 @@ def activate_queued() -> None:
         _each("activate", session_id, partial(lifecycle.activate, session_id))
 
 
+def end_idle_connections() -> None:
+    """Close the logical connections that nobody uses (behaviour 1.4)."""
+    for connection_id in logical.idle(BATCH):
+        _each("end_idle", connection_id, partial(logical.end_idle, connection_id))
+
+
 def expire_requests() -> None:
     """Apply the fallback of permission requests whose time is over."""
     requests.expire_due(database_now(), BATCH)
@@ -249,6 +255,7 @@ _STEPS: tuple[Callable[[], object], ...] = (
     activate_queued,
     deliver_schedules,
     workspaces.tidy,
+    end_idle_connections,
     chain_audit,
 )
 _MAINTENANCE: tuple[Callable[[], object], ...] = (

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import structlog
 
 from ochat_site.daphne_parts import defer, reactor, server, twisted_logger
-from ochat_site.routing import BODY_EXTENSION
 from ochat_site.sockets import (
     CLOSE_SECONDS,
     HANDSHAKE_SECONDS,
@@ -26,6 +25,8 @@ from ochat_site.sockets import (
     WebSocketFactory,
     WebSocketProtocol,
 )
+from ochat_site.transports.http import BODY_EXTENSION
+from ochat_site.transports.sse import STREAM_EXTENSION
 from ochat_site.transports.websocket import SOCKET_EXTENSION
 from sessions_app import limits
 
@@ -186,6 +187,7 @@ class Server(server.Server):  # type: ignore[misc]  # untyped
             protocol.registerProducer(protocol, True)  # noqa: FBT003 - Twisted's signature
             if protocol.body_too_large:
                 extensions[BODY_EXTENSION] = {}
+            extensions[STREAM_EXTENSION] = protocol
         return super().create_application(protocol, scope)
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ochat_site.daphne_parts import http, http_protocol, ws_protocol
@@ -62,6 +63,19 @@ class _Flow:
             await asyncio.shield(self._room)
 
 
+def _waiting(transport: Any) -> int:
+    """Return how many bytes wait in a transport for the system."""
+    waiting: int = len(transport.dataBuffer) - transport.offset + transport._tempDataLen
+    return waiting
+
+
+def _keep_alive(transport: Any) -> None:
+    """Let the kernel notice it when the other end of a connection has vanished."""
+    transport.setTcpKeepAlive(1)
+    for option, value in KEEPALIVE:
+        transport.getHandle().setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[misc]  # untyped
     """One WebSocket. An application that takes a `Receiver` to `listen` gets and sends frames past ASGI."""
 
@@ -91,9 +105,7 @@ class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[m
 
     def buffered(self) -> int:
         """Return how many bytes wait here for the system."""
-        transport = self.transport
-        waiting: int = len(transport.dataBuffer) - transport.offset + transport._tempDataLen
-        return waiting
+        return _waiting(self.transport)
 
     def taken(self) -> int:
         """Return how many bytes the system has taken."""
@@ -123,9 +135,7 @@ class WebSocketProtocol(_Flow, ws_protocol.WebSocketProtocol):  # type: ignore[m
         # is full.
         self.transport.unregisterProducer()
         self.transport.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
-        self.transport.setTcpKeepAlive(1)
-        for option, value in KEEPALIVE:
-            self.transport.getHandle().setsockopt(socket.IPPROTO_TCP, option, value)
+        _keep_alive(self.transport)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         # Past Autobahn's adapter, which formats a log line for every chunk, logged or not.
@@ -224,11 +234,15 @@ class WebSocketFactory(ws_protocol.WebSocketFactory):  # type: ignore[misc]  # u
 
 
 class WebRequest(_Flow, http_protocol.WebRequest):  # type: ignore[misc]  # untyped
-    """One HTTP request; a body above the limit ends it at once, with no body at all."""
+    """One HTTP request; a body above the limit ends it at once, with no body at all.
+
+    To an application that streams it is a `transports.sse.RawStream`.
+    """
 
     body_too_large = False
     content: Any
     _received = 0
+    _drained: Callable[[], None] | None = None
 
     def __init__(self, channel: HttpChannel, *args: Any) -> None:
         super().__init__(channel, *args)
@@ -247,6 +261,49 @@ class WebRequest(_Flow, http_protocol.WebRequest):  # type: ignore[misc]  # unty
             self._answer_early()
         else:
             super().handleContentChunk(data)
+
+    # For an application that streams
+
+    def listen(self, drained: Callable[[], None]) -> None:
+        """Call `drained` whenever the system has taken what waited."""
+        self._drained = drained
+        channel = self.channel
+        if channel is not None:
+            _keep_alive(channel.transport)
+
+    def send_part(self, data: bytes) -> None:
+        """Send a part of the response past ASGI; one that has ended, or whose client is gone, ignores it."""
+        if not (self.finished or self.channel is None):
+            self.write(data)
+
+    def is_full(self) -> bool:
+        """Tell whether more than 64 KiB wait here, or did so and have not all been taken yet."""
+        return self._full
+
+    def buffered(self) -> int:
+        """Return how many bytes wait here for the system."""
+        return 0 if self.channel is None else _waiting(self.channel.transport)
+
+    def taken(self) -> int:
+        """Return how many bytes of its connection the system has taken."""
+        return 0 if self.channel is None else self.channel.written - self.buffered()
+
+    def end_response(self) -> None:
+        """End the response and its connection behind what waits, or drop a client that takes nothing of it for long."""
+        channel = self.channel
+        if self.finished or channel is None:
+            return
+        channel.persistent = 0
+        transport = channel.transport
+        self.finish()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abortConnection)
+
+    # What Twisted and Daphne call
+
+    def resumeProducing(self) -> None:  # noqa: N802 - Twisted's name
+        super().resumeProducing()
+        if self._drained is not None and not self.finished:
+            self._drained()
 
     def finish(self) -> None:
         """End the response; what of it waits is bounded by what the application sent last."""
@@ -268,6 +325,8 @@ class HttpChannel(http.HTTPChannel):  # type: ignore[misc]  # used untyped, see 
 
     requestFactory = WebRequest  # noqa: N815 - Twisted's name
     _refused = False
+    written = 0
+    """How many bytes were handed to the socket."""
 
     def refuse_body(self) -> None:
         """Answer the request that is being received as if it were complete, and take nothing more."""
@@ -297,6 +356,15 @@ class HttpChannel(http.HTTPChannel):  # type: ignore[misc]  # used untyped, see 
         self.transport.loseWriteConnection()
         self.transport.resumeProducing()
         asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.transport.abortConnection)
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the socket."""
+        self.written += len(data)
+        super().write(data)
+
+    def writeSequence(self, iovec: Sequence[bytes]) -> None:  # noqa: N802 - Twisted's name
+        self.written += sum(map(len, iovec))
+        super().writeSequence(iovec)
 
     def _send100Continue(self) -> None:  # noqa: N802 - Twisted's name
         if not self._refused:

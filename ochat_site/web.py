@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +30,9 @@ from ochat_site.rpc.context import Server
 from ochat_site.rpc.dispatch import Dispatcher
 from ochat_site.rpc.feed import FeedHub
 from ochat_site.rpc.outbox import Closing, Socket
+from ochat_site.transports.http import Api, Readiness, Route, Rpc, alive
+from ochat_site.transports.resources import Audited, Blobs, HealthRoute, Snapshots
+from ochat_site.transports.sse import CONNECTION_SIGNAL, ConnectionStreams, SessionStreams
 from ochat_site.transports.unix import Occupied, UnixEndpoint, claim
 from ochat_site.transports.websocket import Scope, WebSocketEndpoint
 from permissions_app import audit_batch, authentication, watch
@@ -83,13 +87,18 @@ class Web:
             self._broadcast,
             on_lost=self._taken_for_dead,
             follow=self._follow_catalog,
-            watches=[self._watch_credentials, self._watch_attachments, self._watch_socket],
+            watches=[
+                self._watch_credentials,
+                self._watch_attachments,
+                self._watch_streams,
+                self._watch_socket,
+            ],
         )
         self._loops: list[asyncio.Task[None]] = []
         self._server = Server(
             id="",
             version=VERSION,
-            transports=("unix_socket", "websocket"),
+            transports=("http", "unix_socket", "websocket"),
             health=Health(self._broadcast, self._audit).check,
         )
         self._dispatcher = Dispatcher(self._server, self._audit)
@@ -100,9 +109,13 @@ class Web:
         self._unix = UnixEndpoint(self._admit, self._connect_unix)
         self._unix_holder = 0
         """The process that has the Unix socket of this data folder, where it is another one of the same store."""
+        self._streams = ConnectionStreams(self._server, self._hub, self._connections)
+        self._broadcast.on_signal(CONNECTION_SIGNAL, self._streams.heard)
         self.application = Router(
             cast("Application", get_asgi_application()),
             {"/v1/ws": WebSocketEndpoint(self._authenticate, self._connect)},
+            api=Api(self._authenticate, self._routes()),
+            probes={"/healthz": alive, "/readyz": Readiness(self._is_ready)},
         )
 
     async def start(self) -> None:
@@ -147,6 +160,24 @@ class Web:
         await self._follow_catalog()
 
     # Clients
+
+    def _routes(self) -> list[Route]:
+        server, audited = self._server, Audited(self._audit)
+        rpc, blobs = Rpc(self._dispatcher, self._streams), Blobs(audited)
+        sessions = SessionStreams(server, self._hub, self._connections, audited)
+        return [
+            Route("/v1/rpc", {"POST": rpc.post}),
+            Route("/v1/connection", {"DELETE": rpc.delete}),
+            Route("/v1/events", {"GET": self._streams.get}),
+            Route("/v1/sessions/{id}/events", {"GET": sessions.get}, status=HTTPStatus.CONFLICT),
+            Route("/v1/sessions/{id}/snapshot", {"GET": Snapshots(server, audited).get}),
+            Route("/v1/blobs", {"POST": blobs.post}, {"session_not_found": 403, "permission_denied": 403}),
+            Route("/v1/blobs/{id}", {"GET": blobs.get}, {"permission_denied": 403}),
+            Route("/v1/health", {"GET": HealthRoute(server).get}),
+        ]
+
+    def _is_ready(self) -> bool:
+        return self._server.health(self._server).ready
 
     async def _authenticate(self, scope: Scope) -> Identity:
         client = scope.get("client")
@@ -221,6 +252,9 @@ class Web:
             listener = await in_db(self._claim_socket)
             if listener is not None:
                 await self._unix.open(listener)
+
+    async def _watch_streams(self) -> None:
+        await self._streams.watch()
 
     async def _follow_catalog(self) -> None:
         await in_db(self._follower.reload_if_changed)

@@ -1,7 +1,7 @@
 """Content kept beside the log (behaviour 6.1, 13): bytes in the configured storage under their digest, rows beside.
 
-Owns: storing, opening and reading content in parts, and what an attachment of a message becomes. Does not own: uploads over
-HTTP, which build on it, or whether a reader may see the session (`access`).
+Owns: taking in uploads, storing, opening and reading content in parts, who may download it, and what an attachment of a message
+becomes. Does not own: requests and their headers (`ochat_site.transports`), or which sessions a reader may see (`Visible`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import base64
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from hashlib import sha256
+from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING
 
 import msgspec
@@ -34,6 +36,7 @@ from sessions_app.records import (
     BlobInput,
     BlobInputInlineBase64,
     BlobInputStored,
+    BlobKind,
     InputImage,
     InputText,
     Principal,
@@ -41,10 +44,14 @@ from sessions_app.records import (
 from sessions_app.summaries import blob_record
 
 if TYPE_CHECKING:
+    from sessions_app.callers import Caller
     from sessions_app.ledger import Txn
     from sessions_app.models import Session
 
 Part = InputText | InputImage
+
+MESSAGE_INPUT = "message_input"
+"""The use for which an upload may become a part of a message; the only one there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ def save(content: bytes) -> str:
     """Put content into the storage, unless it is there whole, and return its hex SHA-256."""
     digest = sha256(content).hexdigest()
     name = _name(digest)
-    if not default_storage.exists(name) or default_storage.size(name) != len(content):
+    if not _is_whole(name, len(content)):
         default_storage.save(name, ContentFile(content))
     return digest
 
@@ -155,9 +162,110 @@ def find(session: Session, blob_id: str, reader: Principal) -> Blob:
     row = Blob.objects.filter(id=blob_id, session=session).first()
     if row is None:
         raise BlobUnavailable("no such blob in this session")
+    _check_binding(row, reader)
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """What a client says of content that it sends; none of it is trusted as a name or a path."""
+
+    kind: BlobKind
+    media_type: str
+    display_name: str = ""
+    allowed_use: str = MESSAGE_INPUT
+    target_session: str = ""
+    digest: str | None = None
+    """The hex SHA-256 that the content must have, if the client knows it."""
+
+
+class Incoming:
+    """Content that arrives in pieces: counted, digested, and beyond a megabyte kept on the disk. Close it when it is dealt with."""
+
+    def __init__(self) -> None:
+        self._digest = sha256()
+        self.file = SpooledTemporaryFile(max_size=limits.MIB)  # noqa: SIM115 - closed by `close`
+        self.size = 0
+
+    def take(self, piece: bytes) -> None:
+        """Add a piece. Raises ResourceLimit when it makes more than 16 MiB."""
+        self.size += len(piece)
+        if self.size > limits.MAX_BLOB_BYTES:
+            raise ResourceLimit("a blob is at most 16 MiB", retryable=False)
+        self._digest.update(piece)
+        self.file.write(piece)
+
+    @property
+    def digest(self) -> str:
+        """The hex SHA-256 of what has come."""
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """Forget it."""
+        self.file.close()
+
+
+def keep(upload: Upload, content: Incoming) -> None:
+    """Put whole content into the storage, holding no lock; `publish` follows (behaviour 13).
+
+    Raises InvalidRequest when the content is not what its digest says.
+    """
+    if upload.digest is not None and upload.digest.lower() != content.digest:
+        raise InvalidRequest("the content is not what its digest says")
+    name = _name(content.digest)
+    if not _is_whole(name, content.size):
+        content.file.seek(0)
+        default_storage.save(name, File(content.file))
+
+
+def publish(creator: str, upload: Upload, content: Incoming) -> Blob:
+    """Enter content that is kept: it belongs to no session yet, and expires after `blob_ttl_ms`."""
+    now = clock.now()
+    return Blob.objects.create(
+        id=ids.new_id("blb"),
+        creator=creator,
+        kind=upload.kind,
+        media_type=upload.media_type,
+        byte_length=content.size,
+        sha256=content.digest,
+        display_name=upload.display_name,
+        allowed_use=upload.allowed_use,
+        target_session=upload.target_session,
+        created_at=now,
+        expires_at=now + timedelta(milliseconds=limits.server().blob_ttl_ms),
+    )
+
+
+def get(caller: Caller, blob_id: str, reader: Principal) -> Blob:
+    """Return a blob for download: a temporary one of the caller's own, or one of a session that the caller may see.
+
+    Raises BlobUnavailable for an unknown or expired one and one of a session that is gone, PermissionDenied for one that is not
+    visible and for an export made for another authority (behaviour 9.3, 13).
+    """
+    row = Blob.objects.select_related("session").filter(id=blob_id).first()
+    if row is None or (row.expires_at is not None and row.expires_at <= clock.now()):
+        raise BlobUnavailable("no such blob")
+    session = row.session
+    if session is None:
+        visible = row.creator == caller.principal_id or "configuration.admin" in caller.scopes
+    elif session.archived_at is not None:
+        raise BlobUnavailable("no such blob")
+    else:
+        visible = "session.transcript.read" in caller.scopes and caller.visible.sees(session)
+    if not visible:
+        raise PermissionDenied("this blob is not yours")
+    _check_binding(row, reader)
+    return row
+
+
+def _check_binding(row: Blob, reader: Principal) -> None:
     if row.bound_to is not None and msgspec.json.decode(row.bound_to, type=Principal) != reader:
         raise PermissionDenied("this export is for another authority")
-    return row
+
+
+def read_part(row: Blob, offset: int, size: int) -> bytes:
+    """Return `size` bytes of a blob's content from `offset` on. Raises BlobUnavailable when it is gone or damaged."""
+    return _read_part(row.sha256, offset, size)
 
 
 def read_chunk(row: Blob, offset: int, max_bytes: int) -> BlobChunk:
@@ -204,6 +312,10 @@ def _check_once(digest: str) -> None:
         raise BlobUnavailable("the content of the blob is gone") from None
     if found.hexdigest() != digest:
         raise BlobUnavailable("the content of the blob is damaged")
+
+
+def _is_whole(name: str, size: int) -> bool:
+    return default_storage.exists(name) and default_storage.size(name) == size
 
 
 def _name(digest: str) -> str:
@@ -260,7 +372,7 @@ def _taken(txn: Txn, source: BlobInputStored) -> Blob:
         source.digest.lower(),
         source.media_type,
     )
-    if elsewhere or not same or row.allowed_use != "message_input":
+    if elsewhere or not same or row.allowed_use != MESSAGE_INPUT:
         raise InvalidRequest("the blob is for another use or is not what the message says")
     row.session, row.expires_at = txn.session, None
     row.save(update_fields=["session", "expires_at"])

@@ -49,6 +49,8 @@ class Connected:
     """An Ochat client, before or without an attachment: create, attach and reads."""
 
     connection_id: str
+    logical: bool = False
+    """No process holds the connection but for its event stream: who holds its attachments is in its row."""
 
 
 @dataclass(frozen=True, slots=True)

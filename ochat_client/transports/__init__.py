@@ -12,7 +12,7 @@ import shlex
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from ochat_client.transports import lines, websocket
+from ochat_client.transports import http, lines, websocket
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """The largest envelope that a server may send us, and the event size that we announce (wire 2, 4)."""
@@ -35,8 +35,8 @@ class Transport(Protocol):
 
 
 async def open_transport(uri: str, *, token: str | None) -> Transport:
-    """Connect to `ws://` or `wss://` (without a path the protocol's own is taken), to `unix:///path/of.sock`, or start
-    a program that speaks on its standard streams, `stdio:COMMAND`.
+    """Connect to `ws://` or `wss://` (without a path the protocol's own is taken), `http://` or `https://`, to
+    `unix:///path/of.sock`, or start a program that speaks on its standard streams, `stdio:COMMAND`.
 
     `token` is the bearer token, if the server wants one; sockets and programs of this machine know us without. Raises
     ConnectionRefused, and ValueError for a URI that no transport serves.
@@ -44,6 +44,8 @@ async def open_transport(uri: str, *, token: str | None) -> Transport:
     scheme = urlsplit(uri).scheme
     if scheme in ("ws", "wss"):
         return await websocket.connect(uri, token=token, max_frame_bytes=MAX_FRAME_BYTES)
+    if scheme in ("http", "https"):
+        return await http.connect(uri, token=token)
     if scheme == "unix":
         return await lines.connect(unix_path(uri), max_frame_bytes=MAX_FRAME_BYTES)
     if scheme == "stdio":
@@ -51,7 +53,9 @@ async def open_transport(uri: str, *, token: str | None) -> Transport:
         if not command:
             raise ValueError("stdio: needs a command")
         return await lines.start(command, max_frame_bytes=MAX_FRAME_BYTES)
-    raise ValueError(f"no transport for {scheme or uri!r}: use ws://, wss://, unix:// or stdio:")
+    raise ValueError(
+        f"no transport for {scheme or uri!r}: use ws://, wss://, http://, https://, unix:// or stdio:"
+    )
 
 
 def unix_path(uri: str) -> str:

@@ -105,6 +105,10 @@ class Connection:
         self.max_event_bytes: int | None = None
         """The client's `max_inbound_event_bytes`; counts for attachments opened afterwards."""
         self.attachments: dict[str, Attachment] = {}
+        self.reason: Closing | None = None
+        """Why this side has ended it, if it has."""
+        self.left: dict[str, Attachment] = {}
+        """Once it has ended: the attachments that it ended with."""
         self._socket = socket
         self._services = services
         self._outbox = Outbox(socket, lambda: self.close(Closing.SLOW))
@@ -124,6 +128,11 @@ class Connection:
     def transport(self) -> str:
         """What carries it."""
         return self._services.transport
+
+    @property
+    def logical(self) -> bool:
+        """Whether it holds nothing in this process: a socket does."""
+        return False
 
     def open_attachment(
         self, attachment_id: str, session_id: str, mode: AttachmentMode, *, view: View, after: int
@@ -148,6 +157,12 @@ class Connection:
         )
         self.attachments[attachment_id] = Attachment(attachment_id, session_id, mode, subscription)
         self._unreleased.append(subscription)
+
+    def release(self) -> None:
+        """Let the events of newly opened attachments reach the wire; the end of a call does this, behind its answer."""
+        unreleased, self._unreleased = self._unreleased, []
+        for subscription in unreleased:
+            subscription.release()
 
     def close_attachment(self, attachment_id: str) -> None:
         """End the subscription of an attachment, if it is open here."""
@@ -188,6 +203,7 @@ class Connection:
         if not self._closing:
             if reason is not Closing.ENDED:
                 logger.info("connection.close", connection_id=self.connection_id, reason=reason.name)
+            self.reason = reason
             self._socket.close(reason)
             self._end()
 
@@ -237,9 +253,7 @@ class Connection:
             return
         if answer is not None:
             self._outbox.answer(Frame(answer))
-        unreleased, self._unreleased = self._unreleased, []
-        for subscription in unreleased:
-            subscription.release()
+        self.release()
 
     def _read_on(self) -> None:
         if (
@@ -256,7 +270,8 @@ class Connection:
         self._closing = True
         self._inbox.clear()
         self._inbox_bytes = 0
-        for attachment_id in list(self.attachments):
+        self.left = dict(self.attachments)
+        for attachment_id in self.left:
             self.close_attachment(attachment_id)
         self._outbox.close()
         self._work()

@@ -47,7 +47,12 @@ class Client(Protocol):
 
     @property
     def transport(self) -> str:
-        """What carries it: `websocket`."""
+        """What carries it: `websocket`, `http`."""
+        ...
+
+    @property
+    def logical(self) -> bool:
+        """Whether it is a row that any process serves, and holds nothing in this one (behaviour 1.4)."""
         ...
 
     @property

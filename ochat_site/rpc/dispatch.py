@@ -91,7 +91,7 @@ class Dispatcher:
         that is no call and names no id.
         """
         try:
-            call = expected(await _off_loop(len(frame), envelope.decode, frame))
+            call = expected(await off_loop(len(frame), envelope.decode, frame))
         except Refusal as refusal:
             if isinstance(refusal, Malformed) and refusal.id is not None:
                 return envelope.failure(refusal.id, to_error(refusal))
@@ -121,7 +121,7 @@ class Dispatcher:
         row = self._methods.get((DIALECT, call.method))
         if row is None:
             raise MethodNotFound("no such method")
-        params, digest = await _off_loop(memoryview(call.params).nbytes, _read, row, call)
+        params, digest = await off_loop(memoryview(call.params).nbytes, _read, row, call)
         identity = client.identity
         command = Call(
             caller=caller_for(identity, _access(row, client, params)),
@@ -209,7 +209,7 @@ def _read(row: Method, call: Request | Notification) -> tuple[Any, bytes]:
 
 def _access(row: Method, client: Client, params: Any) -> Access:
     if row.attachment == "none":
-        return Connected(client.connection_id)
+        return Connected(client.connection_id, logical=client.logical)
     return Attached(client.connection_id, params.attachment_id, writes=row.attachment == "writable")
 
 
@@ -226,8 +226,8 @@ def _handled(work: _Work, id: bytes | None) -> bytes | None:
     return frame
 
 
-async def _off_loop(size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that decodes `size` bytes, in a thread of its own if they are many."""
+async def off_loop(size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that decodes `size` bytes, in a thread of its own if they are many; return what it returns."""
     if size <= INLINE_BYTES:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)

@@ -230,18 +230,19 @@ def _leading_id(frame: bytes) -> bytes | None:
 
 def success(id: bytes, result: object) -> bytes:
     """Return the frame that answers the call with this raw id; `result` is a struct, or JSON in a Raw."""
-    return _one_line(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, encode(result)))
+    return one_line(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, encode(result)))
 
 
 def failure(id: bytes, error: Error) -> bytes:
     """Return the frame that refuses the call with this raw id."""
-    return _one_line(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, encode(error)))
+    return one_line(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, encode(error)))
 
 
 def notification(method: str, params: bytes | Raw) -> bytes:
     """Return the frame that tells something; `params` is encoded already."""
-    return _one_line(b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (method.encode(), params))
+    return one_line(b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (method.encode(), params))
 
 
-def _one_line(frame: bytes) -> bytes:
+def one_line(frame: bytes) -> bytes:
+    """Return JSON text without the line ends that may stand between its tokens."""
     return frame.replace(b"\n", b" ").replace(b"\r", b" ")

@@ -53,7 +53,7 @@ class Closing(Enum):
     CREDENTIAL_ENDED = auto()
     """The token was revoked or expired, the account disabled, the operator logged out (behaviour 1.4)."""
     ENDED = auto()
-    """The client sends nothing more, and has its answers."""
+    """The client sends nothing more, and has its answers; or what it served goes on elsewhere."""
     FAILED = auto()
     """A fault of this server; the log has it."""
 

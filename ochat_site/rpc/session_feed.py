@@ -67,6 +67,11 @@ class EventLog(Protocol):
 class Dialect(Protocol):
     """How one protocol writes notifications; there is one object per dialect, because it is a cache key."""
 
+    @property
+    def filtered(self) -> bytes | None:
+        """What stands in the place of a live event that its reader may not see; None for nothing."""
+        ...
+
     def encode_event(self, event: StoredEvent, view: View) -> bytes:
         """Return the notification of a durable event as this view may see it."""
         ...
@@ -153,6 +158,9 @@ class Subscription:
     def offer_live(self, event: LiveEvent) -> None:
         """Send a live event, or keep it until it may be sent, or drop it."""
         if not self.view.security_read:
+            filtered = self._dialect.filtered
+            if filtered is not None and self.released:
+                self.outbox.offer_live(Frame(filtered))
             return
         if self._gate is None:
             self._gate = LiveGate(self._start, self._feed.operations, self._send_live)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from sessions_app import ids, leases, ledger, limits, pinned, processes, rows
+from sessions_app import access, ids, leases, ledger, limits, pinned, processes, rows
 from sessions_app.callers import Attached, Caller, Connected, system
 from sessions_app.commands import lifecycle
 from sessions_app.errors import (
@@ -21,8 +21,9 @@ from sessions_app.errors import (
     Refusal,
     ResourceLimit,
     SessionNotFound,
+    SnapshotRequired,
 )
-from sessions_app.models import Attachment
+from sessions_app.models import Attachment, Connection
 from sessions_app.records import Attachment as AttachmentRecord
 from sessions_app.records import AttachmentMode, OwnerLease, StopMode
 from sessions_app.summaries import attachment_record, lease_record
@@ -148,7 +149,7 @@ def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = 
         id=ids.new_id("att"),
         session=session,
         connection_id=_connection(caller),
-        process_id=processes.current_id(),
+        process_id=_holder(caller),
         principal_id=caller.principal_id or "",
         mode=mode,
         answers="permission.respond" in caller.scopes,
@@ -159,6 +160,35 @@ def open_attachment(txn: Txn, mode: AttachmentMode, reclaim_token: str | None = 
     if owning:
         leases.grant(txn, attachment, caller.principal_id or "")
     return Attaching(attachment=attachment_record(attachment, session))
+
+
+def open_hidden(caller: Caller, session_id: str, after_sequence: int | None) -> tuple[str, int]:
+    """Attach an HTTP session stream: read-only, of no connection, named to nobody (behaviour 8.3).
+
+    Returns the attachment's id and the sequence behind which the stream begins: `after_sequence`, or the present end of the log.
+    Raises SessionNotFound, PermissionDenied for a session that is not the caller's, SnapshotRequired when what follows
+    `after_sequence` is no longer retained, ResourceLimit when the session has too many attachments.
+    """
+    with ledger.session_txn(session_id, caller) as txn:
+        session = access.check(caller, txn.session, session_id)
+        latest = session.latest_sequence
+        after = latest if after_sequence is None else min(after_sequence, latest)
+        if after < latest and after + 1 < session.oldest_sequence:
+            raise SnapshotRequired("the events behind this sequence are no longer kept", retryable=False)
+        if _OF_SESSION.count(session.id) >= limits.server().max_attachments_per_session:
+            raise ResourceLimit("this session has too many attachments", retryable=False)
+        attachment = Attachment(
+            id=ids.new_id("att"),
+            session=session,
+            process_id=processes.current_id(),
+            principal_id=caller.principal_id or "",
+            mode="read_only",
+            hidden=True,
+            created_at=txn.now,
+        )
+        rows.insert([attachment])
+        txn.touch()
+    return attachment.id, after
 
 
 def close_attachment(txn: Txn, attachment_id: str) -> None:
@@ -203,6 +233,19 @@ def _own_attachment_id(txn: Txn) -> str:
     if not isinstance(access, Attached):
         raise InvalidRequest("only through an attachment")
     return access.attachment_id
+
+
+def _holder(caller: Caller) -> str | None:
+    """Return the process whose end is the attachment's end: this one, or the one that streams a logical connection, if any."""
+    if not (isinstance(caller.access, Connected) and caller.access.logical):
+        return processes.current_id()
+    row = _LOGICAL.first(caller.access.connection_id)
+    if row is None:
+        raise InvalidRequest("no such connection")  # closed since the call began
+    return cast("str | None", row.process_id)
+
+
+_LOGICAL = rows.Select(Connection, "id = %s AND closed_at IS NULL", lock=True)
 
 
 def _connection(caller: Caller) -> str | None:

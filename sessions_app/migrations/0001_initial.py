@@ -102,6 +102,8 @@ class Migration(migrations.Migration):
                 ("transport", models.CharField(max_length=16)),
                 ("principal", sessions_app.models.fields.EncodedField()),
                 ("initialized", models.BooleanField(default=False)),
+                ("successor", sessions_app.models.fields.IdField(blank=True)),
+                ("closed_at", models.DateTimeField(null=True)),
                 ("max_inbound_event_bytes", models.PositiveBigIntegerField(default=0)),
                 ("created_at", models.DateTimeField()),
                 ("last_active_at", models.DateTimeField()),
@@ -372,7 +374,7 @@ class Migration(migrations.Migration):
                 ("hidden", models.BooleanField(default=False)),
                 ("live", models.BooleanField(default=True)),
                 ("answers", models.BooleanField(default=False)),
-                ("handed_sequence", models.PositiveBigIntegerField(default=0)),
+                ("handed_sequence", models.PositiveBigIntegerField(null=True)),
                 ("created_at", models.DateTimeField()),
                 (
                     "connection",

@@ -20,6 +20,10 @@ class Connection(models.Model):
     principal = EncodedField()
     """The whole `Principal` it is bound to."""
     initialized = models.BooleanField(default=False)
+    successor = IdField(blank=True)
+    """Of a logical connection: the event stream that waits for the present one to end (behaviour 1.4)."""
+    closed_at = models.DateTimeField(null=True)
+    """Set first when a logical connection ends: it takes no more calls, then its attachments go, then the row."""
     max_inbound_event_bytes = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField()
     last_active_at = models.DateTimeField()
@@ -49,8 +53,8 @@ class Attachment(models.Model):
     """False once its session has dropped it while its connection still names it: an owner whose time was over."""
     answers = models.BooleanField(default=False)
     """Its principal may answer permission requests (behaviour 7.1)."""
-    handed_sequence = models.PositiveBigIntegerField(default=0)
-    """The last durable sequence given to a stream of its connection (behaviour 1.4)."""
+    handed_sequence = models.PositiveBigIntegerField(null=True)
+    """Of a logical connection: the last durable sequence given to its event stream (behaviour 1.4); null: it wants no events."""
     created_at = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ADMINISTRATION = "the administrative methods are not handled yet"
-HTTP = "a case of HTTP, which is not served yet"
 MODERATORS = "there are no moderators, whom schedules are delivered to, yet"
 
 
@@ -28,12 +27,12 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "A1": Behaviour(
         "initialize 1.0 to 1.0: name, version, the principal with all scopes, limits, retention."
     ),
-    "A2": Behaviour("HTTP initialize without a connection id gives one; a later ping echoes.", HTTP),
+    "A2": Behaviour("HTTP initialize without a connection id gives one; a later ping echoes."),
     "A3": Behaviour("ping before initialize, or after one that failed: incompatible_protocol."),
-    "A10": Behaviour("A ping notification on HTTP: 204 and an empty body.", HTTP),
-    "A12": Behaviour("An HTTP batch that initializes: one array, ids in request order.", HTTP),
-    "A14": Behaviour("A truncated HTTP body: 400, and the connection lives.", HTTP),
-    "A15": Behaviour("An HTTP body of 16 MiB and one byte: 400 resource_limit.", HTTP),
+    "A10": Behaviour("A ping notification on HTTP: 204 and an empty body."),
+    "A12": Behaviour("An HTTP batch that initializes: one array, ids in request order."),
+    "A14": Behaviour("A truncated HTTP body: 400, and the connection lives."),
+    "A15": Behaviour("An HTTP body of 16 MiB and one byte: 400 resource_limit."),
     "A18": Behaviour(
         "Bad params with an id get an error with it; garbage without one nothing; ping its answer."
     ),
@@ -42,8 +41,8 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "B1": Behaviour("No, unknown and malformed credentials are refused, each alike."),
     "B2": Behaviour("The scheme is read in any case; its kind is http.static_bearer."),
     "B3": Behaviour("An expired token is refused, another one is not."),
-    "B4": Behaviour("A trusted proxy asserts the identity.", "no fixture trusts a proxy yet"),
-    "B8": Behaviour("A connection id belongs to one authority.", HTTP),
+    "B4": Behaviour("A trusted proxy asserts the identity."),
+    "B8": Behaviour("A connection id belongs to one authority."),
     "B9": Behaviour(
         "Who may not create is refused and leaves nothing behind; who may then makes exactly one session."
     ),
@@ -114,14 +113,14 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         "attach without a cursor, at the latest, at 0, beyond: snapshot, nothing, everything, nothing."
     ),
     "H2": Behaviour("What a subscriber was sent is what a later replay says."),
-    "H3": Behaviour("A cursor that is no longer retained on an HTTP stream: 409.", HTTP),
-    "H4": Behaviour("An HTTP stream reopened with Last-Event-ID goes on.", HTTP),
+    "H3": Behaviour("A cursor that is no longer retained on an HTTP stream: 409."),
+    "H4": Behaviour("An HTTP stream reopened with Last-Event-ID goes on."),
     "H8": Behaviour("A stalled subscriber is closed as slow; a healthy one and the writer notice nothing."),
     "H10": Behaviour(
         "A reader is told only that something happened when a schedule is made; an admin sees it."
     ),
     "H11": Behaviour("A reader sees text, tool entries without their payload, and no live events."),
-    "H12": Behaviour("An ETag for each scope identity.", HTTP),
+    "H12": Behaviour("An ETag for each scope identity."),
     # I. Administration
     "I1": Behaviour("delete_history of the first entry.", ADMINISTRATION),
     "I4": Behaviour("compact a stopped session.", ADMINISTRATION),

@@ -60,6 +60,9 @@ EXPIRED = Person("expired", ALL, "pri_one", expires_at="2000-01-01T00:00:00Z")
 
 PEOPLE = (ADMIN, PUBLIC, READER, WRITER, STRANGER, SECOND_ADMIN, THIRD_ADMIN, EXPIRED)
 
+PROXIES = ("127.0.0.1", "127.0.0.2")
+"""Peers that assert who asks; whoever asserts nothing is asked for a token like anybody."""
+
 SETTINGS: Mapping[str, int] = {
     "max_events_per_session": 1000,
     "subscriber_queue_capacity": 16,
@@ -143,6 +146,7 @@ def catalog_text(folder: Path, settings: Mapping[str, int] = SETTINGS) -> str:
             f"allowed_workspaces = [{allowed}]",
             f'permission_profile = "{profile}"',
         ]
+    parts += ["[[trusted_proxies]]", f"trusted_addresses = [{', '.join(map(repr, PROXIES))}]"]
     return "\n".join([*parts, *(person.entry for person in PEOPLE)])
 
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from jobs_app.dispatch import LocalDispatcher
 from ochat_client import ConnectionLost, ConnectionRefused
 from ochat_site import wiring
-from ochat_site.transports.websocket import SOCKET_EXTENSION
+from ochat_site.transports.websocket import SOCKET_EXTENSION, Receive, Send
 from ochat_site.web import Web
 from sessions_app import participants
 from sessions_app.broadcast import Broadcast
@@ -99,11 +99,14 @@ class LocalSite(Site):
 
     def _enter(self, headers: Headers, query: str) -> LocalSocket:
         socket = LocalSocket(headers, query)
-        application = self._web.application(socket.scope, socket.from_client, socket.to_client)
-        task = asyncio.ensure_future(application)
+        self.enter(socket.scope, socket.from_client, socket.to_client)
+        return socket
+
+    def enter(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Run the ASGI application for one connection or request."""
+        task = asyncio.ensure_future(self._web.application(scope, receive, send))
         self._applications.add(task)
         task.add_done_callback(self._applications.discard)
-        return socket
 
 
 class LocalSocket:

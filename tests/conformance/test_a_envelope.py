@@ -41,9 +41,9 @@ async def test_a1(site: Site) -> None:
     }
 
 
-async def test_a3(site: Site) -> None:
+async def test_a3(framed_site: Site) -> None:
     """ping before initialize, or after one that failed: incompatible_protocol."""
-    peer = await site.connect()
+    peer = await framed_site.connect()
 
     assert await code(peer.call("protocol.ping")) == "incompatible_protocol"
     later = {**INITIALIZE, "protocol_min": {"major": 2, "minor": 0}, "protocol_max": {"major": 2, "minor": 0}}
@@ -53,12 +53,12 @@ async def test_a3(site: Site) -> None:
     assert (await peer.call("protocol.ping", payload=[1, None]))["payload"] == [1, None]
 
 
-async def test_a3_what_comes_before_being_initialized(site: Site) -> None:
+async def test_a3_what_comes_before_being_initialized(framed_site: Site) -> None:
     """ping before initialize, or after one that failed: incompatible_protocol.
 
     An unknown method, bad params and a missing scope are told before that (behaviour 1.1).
     """
-    peer = await site.connect(fixture.PUBLIC)
+    peer = await framed_site.connect(fixture.PUBLIC)
 
     assert await code(peer.call("protocol.nothing")) == "method_not_found"
     assert await code(peer.call("prompt.list")) == "invalid_request"
@@ -72,9 +72,9 @@ async def _ask(wire: Checked, id: str, method: str, params: Any) -> Any:
     return json.loads(await wire.receive())
 
 
-async def test_a18(site: Site) -> None:
+async def test_a18(framed_site: Site) -> None:
     """Bad params with an id get an error with it; garbage without one nothing; ping its answer."""
-    wire = await site.wire()
+    wire = await framed_site.wire()
     await _ask(wire, "first", "protocol.initialize", INITIALIZE)
 
     answer = await _ask(wire, "second", "session.list", {"limit": "many"})
@@ -94,7 +94,7 @@ async def test_a24(site: Site) -> None:
     peer = await site.peer()
 
     info = await peer.call("server.info")
-    assert info["transports"] == ["unix_socket", "websocket"]
+    assert info["transports"] == ["http", "unix_socket", "websocket"]
     assert info["unsafe_development_auth"] is False
     assert (await peer.call("server.health"))["status"] in ("healthy", "degraded")
     prompts = (await peer.call("prompt.list", limit=100))["items"]

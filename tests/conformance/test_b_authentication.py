@@ -33,16 +33,16 @@ async def test_b1(site: Site, headers: Headers) -> None:
     assert await site.handshake(headers) == 403
 
 
-async def test_b1_a_token_in_the_url(site: Site) -> None:
+async def test_b1_a_token_in_the_url(framed_site: Site) -> None:
     """No, unknown and malformed credentials are refused, each alike.
 
     A URL with `access_token` is refused whatever else is good (behaviour 1.4).
     """
     token = ADMIN.token
-    assert await site.handshake([], f"access_token={token}") == 403
-    assert await site.handshake([bearer(ADMIN)], f"access_token={token}") == 403
-    assert await site.handshake([bearer(ADMIN)], "Access_Token=") == 403
-    assert await site.handshake([bearer(ADMIN)], "other=1") == 101
+    assert await framed_site.handshake([], f"access_token={token}") == 403
+    assert await framed_site.handshake([bearer(ADMIN)], f"access_token={token}") == 403
+    assert await framed_site.handshake([bearer(ADMIN)], "Access_Token=") == 403
+    assert await framed_site.handshake([bearer(ADMIN)], "other=1") == 101
 
 
 async def test_b2(site: Site) -> None:

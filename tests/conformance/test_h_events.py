@@ -60,12 +60,12 @@ async def _tell(wire: Checked, method: str, params: Any) -> None:
     await wire.send(encode({"jsonrpc": "2.0", "id": method, "method": method, "params": params}))
 
 
-async def test_h8(site: Site) -> None:
+async def test_h8(framed_site: Site) -> None:
     """A stalled subscriber is closed as slow; a healthy one and the writer notice nothing."""
-    site.model.answer(Reply(Text("one", Wait("first"))), Reply(Text("two", Wait("second"))))
-    writer = await (await site.peer()).create(start=True)
-    healthy = await (await site.peer()).attach(writer.session_id, "read_only")
-    stalled = await site.wire(narrow=True)
+    framed_site.model.answer(Reply(Text("one", Wait("first"))), Reply(Text("two", Wait("second"))))
+    writer = await (await framed_site.peer()).create(start=True)
+    healthy = await (await framed_site.peer()).attach(writer.session_id, "read_only")
+    stalled = await framed_site.wire(narrow=True)
     await _tell(stalled, "protocol.initialize", INITIALIZE)
     attach = {"session_id": writer.session_id, "requested_mode": "read_only", "subscribe": True}
     await _tell(stalled, "session.attach", {**attach, "idempotency_key": new_key()})
@@ -79,7 +79,7 @@ async def test_h8(site: Site) -> None:
         sent = await writer.say(f"{number} " + "x" * 100_000)
         assert sent.disposition == "deferred"
     # What waited becomes one event, beyond what the system holds for a client that does not read.
-    site.model.open("first")
+    framed_site.model.open("first")
     await healthy.until(lambda: healthy.kinds.count("operation.started") == 2)
     for number in range(2 * SETTINGS["subscriber_queue_capacity"]):
         await writer.say(f"{number}")

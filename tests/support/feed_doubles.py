@@ -145,6 +145,8 @@ class Told(msgspec.Struct):
 class CountingDialect:
     """Writes notifications the test can read back, and counts how often it is asked."""
 
+    filtered = None
+
     def __init__(self) -> None:
         self.encoded = 0
 

@@ -14,6 +14,7 @@ from sessions_app import catalog, limits
 from tests.conformance import fixture
 from tests.conformance.line_sites import UnixSite
 from tests.conformance.local import LocalSite
+from tests.conformance.over_http import HttpSite
 from tests.conformance.sites import Processes, Site, SocketSite
 from tests.support import databases
 from tests.support.model_servers import ModelServer
@@ -120,8 +121,28 @@ async def unix_site(
         yield site
 
 
-@pytest.fixture(params=["socket_site", "local_site"], ids=["websocket", "in-process"])
+@pytest.fixture
+async def http_site(
+    local_store: None, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[HttpSite]:
+    """They again, asked over HTTP."""
+    site = HttpSite(settings.ENV.data_dir, model_server)
+    async with _running(site, model_server, monkeypatch):
+        yield site
+
+
+@pytest.fixture(
+    params=["socket_site", "local_site", pytest.param("http_site", marks=pytest.mark.long)],
+    ids=["websocket", "in-process", "http"],
+)
 def site(request: pytest.FixtureRequest) -> Site:
     """Each site in turn."""
+    made: Site = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.fixture(params=["socket_site", "local_site"], ids=["websocket", "in-process"])
+def framed_site(request: pytest.FixtureRequest) -> Site:
+    """Each site whose clients hold a socket: one frame is one message, and the socket's end is the connection's."""
     made: Site = request.getfixturevalue(request.param)
     return made

@@ -60,6 +60,8 @@ class MemoryLog:
 
 
 class Notifications:
+    filtered = None
+
     def encode_event(self, event: Any, view: Any) -> bytes:
         return b"event %d %s" % (event.sequence, event.payload)
 

@@ -51,6 +51,7 @@ class Stranger:
     identity: Identity = field(default_factory=lambda: identity(scopes=()))
     connection_id: str = "con_stranger"
     transport: str = "websocket"
+    logical: bool = False
     initialized: bool = False
     max_event_bytes: int | None = None
 

@@ -18,7 +18,7 @@ from ochat_site.rpc.context import reading
 from ochat_site.rpc.paging import WindowCursors
 from permissions_app.scopes import access_session
 from sessions_app import leases, queries
-from sessions_app.commands import attachments
+from sessions_app.commands import attachments, logical
 
 if TYPE_CHECKING:
     from ochat_site.dialects.ochat1.types import (
@@ -81,6 +81,8 @@ def bring_up_to_date(
         )
 
     if here and subscribe:
+        if context.client.logical:
+            logical.place(attachment.id, context.client.connection_id, replay.latest_event_sequence)
         context.afterwards(subscribed)
     return AttachResult(
         attachment=attachment,

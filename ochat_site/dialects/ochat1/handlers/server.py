@@ -19,7 +19,7 @@ from ochat_site.dialects.ochat1.types import (
 )
 from sessions_app import clock, limits
 from sessions_app.clock import wire_time
-from sessions_app.commands import connections
+from sessions_app.commands import connections, logical
 from sessions_app.errors import ServerShuttingDown
 
 if TYPE_CHECKING:
@@ -48,9 +48,15 @@ def protocol_initialize(context: Context, params: InitializeParams) -> Initializ
     if server.draining:
         raise ServerShuttingDown("the server is shutting down")
 
-    connections.enter(
-        client.connection_id, client.transport, context.identity.principal, params.max_inbound_event_bytes
-    )
+    if client.logical:
+        logical.initialize(client.connection_id, params.max_inbound_event_bytes)
+    else:
+        connections.enter(
+            client.connection_id,
+            client.transport,
+            context.identity.principal,
+            params.max_inbound_event_bytes,
+        )
 
     def open_connection() -> None:
         client.initialized = True

@@ -4,7 +4,7 @@ schema.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -147,6 +147,20 @@ class HealthResult(Struct, frozen=True, kw_only=True):
     draining: bool
     checked_at: Timestamp
     components: tuple[HealthComponent, ...]
+
+
+class BlobUploadResult(Struct, frozen=True, kw_only=True):
+    """Answer to `POST /v1/blobs`: the metadata by which a message may name the blob until it expires (behaviour 13)."""
+
+    blob: BlobMetadata
+    allowed_use: NonEmptyString
+    expires_at: Timestamp
+
+
+class ConnectionClosedResult(Struct, frozen=True, kw_only=True):
+    """Answer to `DELETE /v1/connection` (behaviour 1.4)."""
+
+    closed: Literal[True] = True
 
 
 class SessionMutationResult(MutationResult, frozen=True, kw_only=True):
