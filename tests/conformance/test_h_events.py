@@ -90,7 +90,7 @@ async def test_h8(framed_site: Site) -> None:
             while True:
                 await stalled.receive()
 
-    assert lost.value.close_code == site.slow_code
+    assert lost.value.close_code == framed_site.slow_code
     events = [message["params"] for message in stalled.received if message.get("method") == "session.event"]
     received = [event["sequence"] for event in events]
     assert received
