@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from jobs_app import sweep
 from permissions_app.models import AuditRecord, Grant
 from permissions_app.scopes import command_line
-from sessions_app import queries
+from sessions_app import queries, workspaces
 from sessions_app.commands import deletion
 from sessions_app.errors import (
     Conflict,
@@ -120,6 +120,7 @@ def test_nothing_of_a_removed_session_is_left(world: World) -> None:
     assert not Grant.objects.exists()
     assert not default_storage.exists(archive.name)
     assert not Path(instance.path).exists()
+    workspaces.tidy()
     assert not WorkspaceInstance.objects.exists()
     with pytest.raises(SessionNotFound):
         restore(world, client.session_id)
