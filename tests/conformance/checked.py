@@ -16,7 +16,7 @@ from typing import Any
 
 from ochat_client.transports import Transport
 from sessions_app.limits import MAX_FRAME_BYTES
-from tests.golden.contract import writing
+from tests.golden.contract import flaw_of
 
 TERMINAL_KINDS = frozenset(
     {"operation.completed", "operation.failed", "operation.cancelled", "operation.interrupted"}
@@ -70,24 +70,24 @@ class Checked:
         message = _decoded(frame)
         self.received.append(message)
         if "id" not in message:
-            self._notified(message)
+            self._notified(frame, message)
             return
         method = self._asked.pop(json.dumps(message["id"]), None)
         if "error" in message:
-            _check("ErrorEnvelope", message)
+            _check("ErrorEnvelope", frame, message)
         elif method is None:
             raise BrokenLaw(f"an answer that nobody waits for: {message}")
         else:
-            _check(f"{method}.response", message)
+            _check(f"{method}.response", frame, message)
             self._stream.answered(method, message["result"])
 
-    def _notified(self, message: Any) -> None:
+    def _notified(self, frame: bytes, message: Any) -> None:
         match message.get("method"):
             case "session.event":
-                _check("SessionEventNotification", message)
+                _check("SessionEventNotification", frame, message)
                 self._stream.durable(message["params"])
             case "session.live_event":
-                _check("SessionLiveEventNotification", message)
+                _check("SessionLiveEventNotification", frame, message)
                 self._stream.live(message["params"])
             case other:
                 raise BrokenLaw(f"a notification that no server sends: {other}")
@@ -177,7 +177,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _check(definition: str, message: Any) -> None:
-    problem = next(iter(writing(definition).iter_errors(message)), None)
-    if problem is not None:
-        raise BrokenLaw(f"{definition}: {problem.message} at {problem.json_path}")
+def _check(definition: str, frame: bytes, message: Any) -> None:
+    flaw = flaw_of(definition, frame, message)
+    if flaw is not None:
+        raise BrokenLaw(flaw)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from tests.conformance.peers import WAIT_SECONDS
+from tests.golden.contract import flaw_of
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 
@@ -75,11 +78,13 @@ class RawSocket:
             return first & 0x0F, await self._reader.readexactly(size)
 
     async def text(self) -> bytes:
-        """Return the next text message."""
+        """Return the next text message, which must be one that a server may send."""
         while True:
             opcode, payload = await self.receive()
             assert opcode != CLOSE, f"closed with {payload!r}"
             if opcode == TEXT:
+                message = json.loads(payload)
+                assert flaw_of(_definition(message), payload, message) is None
                 return payload
 
     async def close_code(self) -> int:
@@ -94,3 +99,10 @@ class RawSocket:
         """Break off."""
         self._writer.transport.abort()
         await asyncio.sleep(0)
+
+
+def _definition(message: Any) -> str:
+    """Return what a message of a server is, by itself: an answer does not say to what."""
+    if "method" in message:
+        return "SessionLiveEventNotification" if "live" in message["method"] else "SessionEventNotification"
+    return "ErrorEnvelope" if "error" in message else "Envelope"

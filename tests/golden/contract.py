@@ -22,7 +22,7 @@ from ochat_site.dialects.ochat1 import codec
 from ochat_site.dialects.ochat1.types import SHAPES, MethodName
 from ochat_site.rpc import envelope
 from sessions_app.encoding import encode
-from sessions_app.errors import InvalidRequest
+from sessions_app.errors import InvalidRequest, Refusal
 from sessions_app.events import DurableEvent, LiveEvent, SourcedStreamPayload, read_live_payload, read_payload
 from sessions_app.records import (
     Error,
@@ -157,6 +157,22 @@ def read(definition: str, text: bytes) -> bytes:
         case _ if definition in ("Envelope", "ErrorEnvelope"):
             return _any(message)
     raise InvalidRequest("another kind of message")
+
+
+def flaw_of(definition: str, frame: bytes, message: Any) -> str | None:
+    """Return what is wrong with a frame that a server sent, `message` when decoded; None when nothing is.
+
+    Beside the schema of what is written: an entry fits its payload, a payload its kind, a replacement snapshot its event; and
+    read by our own code and written again it is the same bytes, so that nothing is sent in another order or form than ours.
+    """
+    problem = next(iter(writing(definition).iter_errors(message)), None)
+    if problem is not None:
+        return f"{definition}: {problem.message} at {problem.json_path}"
+    try:
+        again = read(definition, frame)
+    except (ValueError, Refusal) as error:
+        return f"{definition}: {error}"
+    return None if again == frame else f"{definition}: not as it is written: {frame[:200]!r}"
 
 
 def _shapes(method: str) -> Any:
