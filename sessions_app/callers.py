@@ -33,6 +33,18 @@ class Visible(Protocol):
         """Return those of `sessions` that the caller may see, as a query."""
         ...
 
+    @property
+    def everything(self) -> bool:
+        """Whether the caller sees every session."""
+        ...
+
+    def ids(self, after: str, limit: int) -> list[str]:
+        """Return the ids behind `after` of what the caller may see, in order, at most `limit`; not for one that sees everything.
+
+        Read from indexes alone, at a cost that follows `limit`. Archived sessions may be among them.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Attached:
@@ -77,7 +89,20 @@ class System:
 Access = Attached | Connected | Dialect | Operator | System
 
 
-class _Everything:
+class SeesEverything:
+    """Whoever sees every session needs no list of them."""
+
+    @property
+    def everything(self) -> bool:
+        """True."""
+        return True
+
+    def ids(self, after: str, limit: int) -> list[str]:
+        """Return none: not asked."""
+        return []
+
+
+class _Everything(SeesEverything):
     """The server itself sees every session."""
 
     def sees(self, session: Session) -> bool:

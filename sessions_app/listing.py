@@ -6,7 +6,8 @@ Owns: filters and order. Does not own: cursors (`ochat_site.rpc.paging`), and wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from sessions_app.callers import Visible
 
 
+Ids = Callable[[str, int], list[str]]
+"""Reads at most so many session ids behind an id, in order, from one index."""
+
+SAMPLE = 512
+"""How far the indexes that a page may be read from are compared."""
+_CHECKED_AT_ONCE = 256
+
+
 def list_sessions(
     visible: Visible,
     *,
@@ -32,19 +41,60 @@ def list_sessions(
     creator: str | None = None,
     labels: Mapping[str, str] = {},
 ) -> list[records.Session]:
-    """Return summaries of the visible sessions behind id `after` that match every given filter and every label."""
-    rows = Session.objects.select_related("active_operation").filter(archived_at=None, id__gt=after)
+    """Return summaries of the visible sessions behind id `after` that match every given filter and every label.
+
+    The ids come from the index of whichever condition the fewest sessions meet, and are checked against the others: what a page
+    costs depends neither on how many sessions there are nor on what the database thinks of their number.
+    """
     exact: dict[str, Any] = {
         "desired": desired,
         "prompt_id": prompt_id,
         "workspace_id": workspace_id,
         "creator": creator,
     }
-    rows = rows.filter(**{name: value for name, value in exact.items() if value is not None})
-    for key, value in labels.items():
-        label = SessionLabel.objects.filter(session=OuterRef("pk"), digest=label_digest(key, value))
-        rows = rows.filter(Exists(label))
-    return [session_record(row) for row in visible.restrict(rows).order_by("id")[: limit + 1]]
+    wanted = visible.restrict(Session.objects.filter(archived_at=None))
+    sources: list[Ids] = []
+    if not visible.everything:
+        sources.append(visible.ids)
+    for name, value in exact.items():
+        if value is not None:
+            wanted = wanted.filter(**{name: value})
+            sources.append(partial(_ids, {name: value}))
+    for label in labels.items():
+        digest = label_digest(*label)
+        wanted = wanted.filter(Exists(SessionLabel.objects.filter(session=OuterRef("pk"), digest=digest)))
+        sources.append(partial(_labelled, digest))
+    found = _page(wanted, sources or [partial(_ids, {})], after, limit + 1)
+    loaded = Session.objects.select_related("active_operation").filter(id__in=found)
+    return [session_record(row) for row in loaded.order_by("id")]
+
+
+def _page(wanted: QuerySet[Session], sources: Sequence[Ids], after: str, count: int) -> list[str]:
+    """Return the first `count` ids behind `after` that are `wanted`; each of `sources` has all of them, and others."""
+    most = SAMPLE if len(sources) > 1 else count
+    samples = [(source(after, most), source) for source in sources]
+    chunk, source = min(samples, key=lambda sample: len(sample[0]))
+    found: list[str] = []
+    while True:
+        for begin in range(0, len(chunk), _CHECKED_AT_ONCE):
+            among = wanted.filter(id__in=chunk[begin : begin + _CHECKED_AT_ONCE])
+            found += among.order_by("id").values_list("id", flat=True)
+            if len(found) >= count:
+                return found[:count]
+        if len(chunk) < most:
+            return found
+        most = SAMPLE
+        chunk = source(chunk[-1], most)
+
+
+def _ids(exact: Mapping[str, Any], after: str, most: int) -> list[str]:
+    rows = Session.objects.filter(archived_at=None, id__gt=after, **exact).order_by("id")
+    return list(rows.values_list("id", flat=True)[:most])
+
+
+def _labelled(digest: bytes, after: str, most: int) -> list[str]:
+    rows = SessionLabel.objects.filter(digest=digest, session_id__gt=after).order_by("session_id")
+    return list(rows.values_list("session_id", flat=True)[:most])
 
 
 def list_prompts(

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from permissions_app.models import SCOPES
 from permissions_app.scopes import access_session, operator
-from sessions_app import clock
+from sessions_app import clock, listing
 from sessions_app.errors import PermissionDenied, SessionNotFound
 from sessions_app.models import Session
 from tests.permissions_app import world
@@ -27,9 +27,14 @@ EVERYTHING_ELSE = tuple(scope for scope in SCOPES if scope != "configuration.adm
 
 
 def seen(caller: Caller) -> set[str]:
-    """Return the ids a listing shows, after checking that single sessions are judged alike."""
+    """Return the ids a listing shows, after checking that single sessions and pages are judged alike."""
     listed = set(caller.visible.restrict(Session.objects.all()).values_list("id", flat=True))
     assert listed == {one.id for one in Session.objects.all() if caller.visible.sees(one)}
+    paged, after = [], ""
+    while page := listing.list_sessions(caller.visible, after=after, limit=1):
+        after = page[0].id
+        paged.append(after)
+    assert paged == list(Session.objects.filter(id__in=listed).order_by("id").values_list("id", flat=True))
     return listed
 
 

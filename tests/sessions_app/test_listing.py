@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection
@@ -17,6 +18,9 @@ from sessions_app.encoding import encode
 from sessions_app.models import PromptDefinition, Session, WorkspaceDefinition
 from sessions_app.records import PromptLimit
 from tests.support.world import World
+
+if TYPE_CHECKING:
+    from sessions_app.callers import Visible
 
 
 def walk(read: Callable[[str, int], list[Any]], limit: int) -> list[str]:
@@ -108,8 +112,9 @@ def test_every_given_label_must_match(world: World) -> None:
     assert found(team="") == set()
 
 
-def test_a_page_is_one_query(world: World) -> None:
-    """Design 1.8: "Cost follows the work asked for": active operations and labels included."""
+def test_a_page_costs_the_same_in_any_table(world: World) -> None:
+    """Design 1.8: "Cost follows the work asked for": active operations and labels included; an index for each condition, one
+    check of what the narrowest of them gave, and the sessions."""
     for number in range(3):
         client = world.idle(labels={"n": str(number), "all": "x"})
         world.turn(client)
@@ -117,7 +122,25 @@ def test_a_page_is_one_query(world: World) -> None:
         found = listing.list_sessions(OwnAndShared("pri_ann", None), after="", limit=2, labels={"all": "x"})
     assert len(found) == 3
     assert all(session.active_operation is not UNSET for session in found)
-    assert len(asked) == 1
+    assert len(asked) == 4
+
+
+def test_a_page_is_found_however_rare_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12.1: conditions that many sessions meet, and few meet together: pages of every size have each of them once, in order."""
+    monkeypatch.setattr(listing, "SAMPLE", 4)
+    made = [
+        world.create(labels={"even": str(number % 2), "third": str(number % 3)}, by=world.client("bob"))
+        for number in range(24)
+    ]
+    wanted = sorted(client.session_id for number, client in enumerate(made) if number % 6 == 0)
+    for visible in (EVERYTHING, OwnAndShared("pri_bob", None)):
+        for size in (1, 2, 3, 30):
+            labels = {"even": "0", "third": "0"}
+            assert walk(partial(_listed, visible, labels), size) == wanted
+
+
+def _listed(visible: Visible, labels: dict[str, str], after: str, size: int) -> list[Any]:
+    return listing.list_sessions(visible, after=after, limit=size, labels=labels, desired="stopped")
 
 
 # The catalog
