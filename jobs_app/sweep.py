@@ -14,11 +14,22 @@ from functools import partial
 from itertools import islice
 
 import structlog
+from django.db import transaction
 from django.db.models import F, Q
 
 from jobs_app import recovery, schedules
 from permissions_app import audit, requests
-from sessions_app import capacity, erasure, leases, ledger, limits, participants, processes, workspaces
+from sessions_app import (
+    capacity,
+    contents,
+    erasure,
+    leases,
+    ledger,
+    limits,
+    participants,
+    processes,
+    workspaces,
+)
 from sessions_app.callers import system
 from sessions_app.commands import attachments, lifecycle, logical, operations
 from sessions_app.db import database_now
@@ -205,8 +216,16 @@ def prune_events() -> None:
 
 
 def expire_blobs() -> None:
-    """Remove uploads that nobody took (behaviour 13)."""
-    purge(Blob.objects.filter(expires_at__lt=database_now(), session=None))
+    """Remove uploads that nobody took (behaviour 13), and content that no row refers to."""
+    expired = Blob.objects.filter(expires_at__lt=database_now(), session=None)
+    for _ in range(erasure.PURGES):
+        with transaction.atomic():
+            found = dict(expired.values_list("pk", "sha256")[: erasure.PURGED_AT_ONCE])
+            contents.loosen(found.values())
+            expired.filter(pk__in=found).delete()
+        if len(found) < erasure.PURGED_AT_ONCE:
+            break
+    contents.remove_loose()
 
 
 def erase_removed() -> None:

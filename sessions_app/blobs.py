@@ -20,7 +20,7 @@ import msgspec
 from django.core.files.base import ContentFile, File
 from django.core.files.storage import default_storage
 
-from sessions_app import clock, ids, images, limits, rows
+from sessions_app import clock, contents, ids, images, limits, rows
 from sessions_app.encoding import encode
 from sessions_app.errors import (
     BlobUnavailable,
@@ -122,9 +122,7 @@ def save_images(payload: bytes) -> None:
 def save(content: bytes) -> str:
     """Put content into the storage, unless it is there whole, and return its hex SHA-256."""
     digest = sha256(content).hexdigest()
-    name = _name(digest)
-    if not _is_whole(name, len(content)):
-        default_storage.save(name, ContentFile(content))
+    _put(digest, len(content), ContentFile(content))
     return digest
 
 
@@ -133,10 +131,8 @@ def save_file(file: IO[bytes], digest: str, size: int) -> None:
 
     Raises PersistenceError when the storage fails.
     """
-    name = _name(digest)
     try:
-        if not default_storage.exists(name) or default_storage.size(name) != size:
-            default_storage.save(name, File(file, name=name))
+        _put(digest, size, File(file, name=digest))
     except OSError as error:
         raise PersistenceError("the storage failed", retryable=True) from error
 
@@ -144,7 +140,7 @@ def save_file(file: IO[bytes], digest: str, size: int) -> None:
 def read(digest: str) -> bytes:
     """Return stored content. Raises BlobUnavailable when it is gone or is not what its name says."""
     try:
-        with default_storage.open(_name(digest)) as file:
+        with default_storage.open(contents.name_of(digest)) as file:
             content = bytes(file.read())
     except OSError:
         raise BlobUnavailable("the content of the blob is gone") from None
@@ -212,10 +208,8 @@ def keep(upload: Upload, content: Incoming) -> None:
     """
     if upload.digest is not None and upload.digest.lower() != content.digest:
         raise InvalidRequest("the content is not what its digest says")
-    name = _name(content.digest)
-    if not _is_whole(name, content.size):
-        content.file.seek(0)
-        default_storage.save(name, File(content.file))
+    content.file.seek(0)
+    _put(content.digest, content.size, File(content.file, name=content.digest))
 
 
 def publish(creator: str, upload: Upload, content: Incoming) -> Blob:
@@ -290,7 +284,7 @@ def _read_part(digest: str, offset: int, size: int) -> bytes:
     """Return exactly these bytes of stored content; what is asked for is what is read, once the whole was found undamaged."""
     _check_once(digest)
     try:
-        with default_storage.open(_name(digest)) as file:
+        with default_storage.open(contents.name_of(digest)) as file:
             file.seek(offset)
             part = bytes(file.read(size))
     except OSError:
@@ -305,7 +299,7 @@ def _check_once(digest: str) -> None:
     """Find out whether content is what its name says, once in each process. Raises BlobUnavailable, and asks again next time."""
     found = sha256()
     try:
-        with default_storage.open(_name(digest)) as file:
+        with default_storage.open(contents.name_of(digest)) as file:
             while part := file.read(limits.MIB):
                 found.update(part)
     except OSError:
@@ -314,12 +308,12 @@ def _check_once(digest: str) -> None:
         raise BlobUnavailable("the content of the blob is damaged")
 
 
-def _is_whole(name: str, size: int) -> bool:
-    return default_storage.exists(name) and default_storage.size(name) == size
-
-
-def _name(digest: str) -> str:
-    return f"blobs/{digest[:2]}/{digest}"
+def _put(digest: str, size: int, content: File[bytes]) -> None:
+    """Store content under its digest, unless it is there whole; said to be expected before it is looked for."""
+    contents.expect(digest)
+    name = contents.name_of(digest)
+    if not (default_storage.exists(name) and default_storage.size(name) == size):
+        default_storage.save(name, content)
 
 
 def _inline(given: BlobInputInlineBase64) -> bytes:

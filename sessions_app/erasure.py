@@ -11,19 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
+from django.db import transaction
 from django.db.models import QuerySet
 
-from sessions_app import archives, store, workspaces
+from sessions_app import archives, contents, store, workspaces
 from sessions_app.db import database_now
 from sessions_app.errors import Refusal
-from sessions_app.models import Archive, HistoryEntry, Session, SessionEvent, ToolCall
+from sessions_app.models import Archive, Blob, HistoryEntry, Session, SessionEvent, ToolCall
 
 log = structlog.get_logger(__name__)
 
 PURGED_AT_ONCE = 2000
 """Rows that go in one statement: the store's lock is held for milliseconds."""
 
-_PURGES = 50
+PURGES = 50
 """Statements of one step at most: a minute's rows of a busy installation, several times over."""
 
 _ERASED_AT_ONCE = 4
@@ -32,7 +33,7 @@ _ERASED_AT_ONCE = 4
 
 def purge(rows: QuerySet[Any]) -> bool:
     """Remove rows for good, a bounded number in each statement and in all; tells whether none is left."""
-    for _ in range(_PURGES):
+    for _ in range(PURGES):
         found = list(rows.values_list("pk", flat=True)[:PURGED_AT_ONCE])
         rows.model._default_manager.filter(pk__in=found).delete()
         if len(found) < PURGED_AT_ONCE:
@@ -70,7 +71,9 @@ def _erase(session: Session) -> None:
         if not purge(model.objects.filter(session=session)):
             return
     instance = session.workspace_instance
-    session.delete()
+    with transaction.atomic():
+        contents.loosen(Blob.objects.filter(session=session).values_list("sha256", flat=True))
+        session.delete()
     if instance is not None:
         workspaces.give_up(instance, database_now())
         workspaces.clear(instance)

@@ -717,6 +717,13 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="LooseContent",
+            fields=[
+                ("digest", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("since", models.DateTimeField(db_index=True)),
+            ],
+        ),
+        migrations.CreateModel(
             name="CapacityLock",
             fields=[
                 ("id", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),

@@ -267,3 +267,13 @@ class Blob(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class LooseContent(models.Model):
+    """Content in the storage that perhaps no row refers to: saved a moment ago, or given up (`contents`)."""
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    since = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.digest

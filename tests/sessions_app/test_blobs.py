@@ -19,6 +19,8 @@ from sessions_app.models import Blob
 from sessions_app.records import BlobMetadata
 from tests.support.world import SCOPES, World
 
+pytestmark = pytest.mark.django_db
+
 
 def path_of(digest: str) -> Path:
     return Path(default_storage.path(f"blobs/{digest[:2]}/{digest}"))
