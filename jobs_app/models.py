@@ -43,6 +43,8 @@ class Job(models.Model):
         indexes = [
             models.Index(fields=["next_run_at", "created_at"], name="job_due", condition=Q(status="queued")),
             models.Index(fields=["session", "id"], name="job_listing"),
+            models.Index(fields=["session", "status", "id"], name="job_by_status"),
+            models.Index(fields=["session", "kind", "id"], name="job_by_kind"),
             models.Index(fields=["session", "-created_at"], name="job_newest"),
         ]
         constraints = [
@@ -72,6 +74,7 @@ class Schedule(models.Model):
         indexes = [
             models.Index(fields=["next_due_at"], name="schedule_due", condition=Q(status="scheduled")),
             models.Index(fields=["session", "id"], name="schedule_listing"),
+            models.Index(fields=["session", "status", "id"], name="schedule_by_status"),
             models.Index(fields=["session", "-created_at"], name="schedule_newest"),
         ]
         constraints = [

@@ -254,19 +254,52 @@ def read_page(wanted: Filter, after: int, limit: int) -> list[records.AuditRecor
     if "\0" in wanted.name_prefix:
         # No name has one, and PostgreSQL takes none in a question.
         return []
-    found: QuerySet[AuditRecord] = AuditRecord.objects.filter(sequence__gt=after).order_by("sequence")
+    wanted_rows: QuerySet[AuditRecord] = AuditRecord.objects.filter(sequence__gt=after).order_by("sequence")
     if wanted.session_id is not None:
-        found = found.filter(session_id=wanted.session_id)
+        wanted_rows = wanted_rows.filter(session_id=wanted.session_id)
     if wanted.principal_id is not None:
-        found = found.filter(principal_id=wanted.principal_id)
-    if wanted.minimum_level != _LEVELS[0]:
-        found = found.filter(level__in=_LEVELS[_LEVELS.index(wanted.minimum_level) :])
+        wanted_rows = wanted_rows.filter(principal_id=wanted.principal_id)
     if wanted.name_prefix:
         # Not `startswith`: SQLite's LIKE ignores case.
         head = Substr("name", 1, len(wanted.name_prefix))
-        found = found.alias(head=head).filter(head=Value(wanted.name_prefix))
+        wanted_rows = wanted_rows.alias(head=head).filter(head=Value(wanted.name_prefix))
     with store.errors():
-        return [_to_wire(row) for row in found[: limit + 1]]
+        found = [row for part in _parts(wanted_rows, wanted) for row in part[: limit + 1]]
+    found.sort(key=_sequence_of)
+    return [_to_wire(row) for row in found[: limit + 1]]
+
+
+def _parts(wanted_rows: QuerySet[AuditRecord], wanted: Filter) -> list[QuerySet[AuditRecord]]:
+    """Split a reading into parts, each of which an index has in order: one for each serious level, or for each rare name.
+
+    Else the few records that are wanted would be looked for among the many that are not. Records of one session or principal
+    are few, and most records are of the common name.
+    """
+    levels = _LEVELS[_LEVELS.index(wanted.minimum_level) :]
+    if levels != _LEVELS:
+        return [wanted_rows.filter(level=level) for level in levels]
+    of_one = wanted.session_id is not None or wanted.principal_id is not None
+    if of_one or _COMMON.startswith(wanted.name_prefix):
+        return [wanted_rows]
+    return [wanted_rows.filter(name=name) for name in _names(wanted.name_prefix)]
+
+
+_COMMON = "protocol.command.succeeded"
+
+
+def _names(prefix: str) -> list[str]:
+    """Return the names that begin with `prefix`: there are few names, each found by one step in their index."""
+    chained = AuditRecord.objects.filter(sequence__isnull=False).order_by("name", "sequence")
+    found: list[str] = []
+    name = chained.values_list("name", flat=True).first()
+    while name is not None:
+        found.append(name)
+        name = chained.filter(name__gt=name).values_list("name", flat=True).first()
+    return [name for name in found if name.startswith(prefix)]
+
+
+def _sequence_of(row: AuditRecord) -> int:
+    return row.sequence or 0
 
 
 def _to_wire(row: AuditRecord) -> records.AuditRecord:

@@ -62,6 +62,8 @@ class Migration(migrations.Migration):
                         name="job_due",
                     ),
                     models.Index(fields=["session", "id"], name="job_listing"),
+                    models.Index(fields=["session", "status", "id"], name="job_by_status"),
+                    models.Index(fields=["session", "kind", "id"], name="job_by_kind"),
                     models.Index(fields=["session", "-created_at"], name="job_newest"),
                 ],
                 "constraints": [
@@ -112,6 +114,7 @@ class Migration(migrations.Migration):
                         name="schedule_due",
                     ),
                     models.Index(fields=["session", "id"], name="schedule_listing"),
+                    models.Index(fields=["session", "status", "id"], name="schedule_by_status"),
                     models.Index(fields=["session", "-created_at"], name="schedule_newest"),
                 ],
                 "constraints": [

@@ -62,6 +62,16 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         condition=models.Q(("sequence__isnull", False)),
+                        fields=["level", "sequence"],
+                        name="audit_by_level",
+                    ),
+                    models.Index(
+                        condition=models.Q(("sequence__isnull", False)),
+                        fields=["name", "sequence"],
+                        name="audit_by_name",
+                    ),
+                    models.Index(
+                        condition=models.Q(("sequence__isnull", False)),
                         fields=["principal_id", "sequence"],
                         name="audit_by_principal",
                     ),
@@ -278,6 +288,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["session", "id"], name="grant_listing"),
                     models.Index(fields=["principal_id", "id"], name="grant_by_principal"),
+                    models.Index(fields=["state", "id"], name="grant_by_state"),
                     models.Index(fields=["session", "created_at"], name="grant_newest"),
                     models.Index(
                         condition=models.Q(("state", "active")),
@@ -351,6 +362,7 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "indexes": [
                     models.Index(fields=["session", "id"], name="request_listing"),
+                    models.Index(fields=["session", "state", "id"], name="request_by_state"),
                     models.Index(fields=["session", "created_at"], name="request_newest"),
                     models.Index(
                         condition=models.Q(("state", "pending")),

@@ -36,6 +36,8 @@ class AuditRecord(models.Model):
         # the chain is found by the unique index, under null.
         indexes = [
             models.Index(fields=["session_id", "sequence"], name="audit_by_session", condition=_CHAINED),
+            models.Index(fields=["level", "sequence"], name="audit_by_level", condition=_CHAINED),
+            models.Index(fields=["name", "sequence"], name="audit_by_name", condition=_CHAINED),
             models.Index(fields=["principal_id", "sequence"], name="audit_by_principal", condition=_CHAINED),
         ]
 

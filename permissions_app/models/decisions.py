@@ -56,6 +56,7 @@ class PermissionRequest(models.Model):
         ]
         indexes = [
             models.Index(fields=["session", "id"], name="request_listing"),
+            models.Index(fields=["session", "state", "id"], name="request_by_state"),
             models.Index(fields=["session", "created_at"], name="request_newest"),
             models.Index(
                 fields=["session", "created_at", "id"], name="request_pending", condition=Q(state="pending")
@@ -93,6 +94,7 @@ class Grant(models.Model):
         indexes = [
             models.Index(fields=["session", "id"], name="grant_listing"),
             models.Index(fields=["principal_id", "id"], name="grant_by_principal"),
+            models.Index(fields=["state", "id"], name="grant_by_state"),
             models.Index(fields=["session", "created_at"], name="grant_newest"),
             models.Index(
                 fields=["session", "created_at", "id"], name="grant_active", condition=Q(state="active")

@@ -94,6 +94,37 @@ def test_filters_hold_together_and_pages_go_on_behind_a_sequence() -> None:
 
 
 @pytest.mark.django_db
+def test_rare_records_are_read_part_by_part_and_in_order() -> None:
+    """12.1: by sequence, whichever levels and names a page is put together from."""
+    for number in range(12):
+        kind = number % 4
+        note("operator.share" if kind == 1 else "session.stop", code="conflict" if kind == 2 else None)
+        if kind == 3:
+            batch = AuditBatch()
+            batch.denied("pri_bob", "session.create", "permission_denied")
+            batch.flush()
+    everything = read(limit=100)
+
+    for wanted in (
+        Filter(minimum_level="warning"),
+        Filter(name_prefix="operator."),
+        Filter(name_prefix="protocol.command.d"),
+        Filter(name_prefix="o"),
+        Filter(name_prefix="protocol.command."),
+        Filter(minimum_level="warning", name_prefix="protocol.command.f"),
+    ):
+        expected = [
+            record.sequence
+            for record in everything
+            if record.name.startswith(wanted.name_prefix)
+            and (wanted.minimum_level == "info" or record.level != "info")
+        ]
+        assert expected
+        assert [record.sequence for record in read(wanted, limit=100)] == expected
+        assert [record.sequence for record in read(wanted, after=expected[0], limit=1)] == expected[1:3]
+
+
+@pytest.mark.django_db
 def test_records_are_chained_in_steps_without_gaps() -> None:
     for _ in range(5):
         note()
