@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ADMINISTRATION = "the administrative methods are not handled yet"
 MODERATORS = "there are no moderators, whom schedules are delivered to, yet"
 
 
@@ -122,22 +121,32 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "H11": Behaviour("A reader sees text, tool entries without their payload, and no live events."),
     "H12": Behaviour("An ETag for each scope identity."),
     # I. Administration
-    "I1": Behaviour("delete_history of the first entry.", ADMINISTRATION),
-    "I4": Behaviour("compact a stopped session.", ADMINISTRATION),
-    "I5": Behaviour("compact, cancelled.", ADMINISTRATION),
-    "I8": Behaviour("export, read in chunks.", ADMINISTRATION),
-    "I9": Behaviour("An export belongs to its exact principal.", ADMINISTRATION),
-    "I11": Behaviour("reset flags one by one.", ADMINISTRATION),
-    "I12": Behaviour("rebuild with the current catalog.", ADMINISTRATION),
-    "I13": Behaviour("upgrade to the new revision.", ADMINISTRATION),
-    "I14": Behaviour("reset and upgrade with a stale revision, or running.", ADMINISTRATION),
-    "I15": Behaviour("delete, and everything afterwards.", ADMINISTRATION),
+    "I1": Behaviour(
+        "delete_history of an entry: revision and sequence rise by one, everybody is told; stale: conflict; again: the same answer."
+    ),
+    "I4": Behaviour(
+        "compact a stopped session: compacting, then stopped; the history replaced; the revision just before is archived."
+    ),
+    "I5": Behaviour("compact, cancelled: the history is unchanged, nothing is archived."),
+    "I8": Behaviour("export as json, read in chunks: contiguous, whole, with snapshot and history."),
+    "I9": Behaviour("An export belongs to its exact principal: permission_denied for fewer scopes."),
+    "I11": Behaviour(
+        "reset flags one by one: only dropped parts change; generation +1; ends stopped; the events in their order."
+    ),
+    "I12": Behaviour(
+        "rebuild with the current catalog after an edit: the new prompt alone, fresh ids, generation +1, archived."
+    ),
+    "I13": Behaviour("upgrade to the new revision: the same history and generation; prompt.upgraded."),
+    "I14": Behaviour("reset and upgrade with a stale revision: conflict; running: invalid_state."),
+    "I15": Behaviour(
+        "delete: wrong confirmation, running, then done; afterwards not found, the attachment is gone, the key answers again."
+    ),
     # J. Jobs, schedules
     "J1": Behaviour("A schedule is made, read, listed and cancelled, once."),
     "J4": Behaviour("A due schedule with no clients.", MODERATORS),
     "J6": Behaviour("All processes are down over the due time: each misfire decides for itself."),
     # K. Idempotency, paging, blobs, recovery
-    "K1": Behaviour("The same reset twice with one key.", ADMINISTRATION),
+    "K1": Behaviour("The same reset twice with one key: byte-equal answers, executed once."),
     "K2": Behaviour("The same key with another parameter: idempotency_conflict."),
     "K5": Behaviour("A refusal is kept with its key when its cause is gone; a new key succeeds."),
     "K6": Behaviour("Two identical sends at once: one entry, equal answers."),

@@ -274,6 +274,10 @@ class Hold:
         self._left = True
         return await self.attached.detach()
 
+    def leave(self) -> None:
+        """Expect nothing of this attachment any more: its session is about to go."""
+        self._left = True
+
     async def check_law(self) -> None:
         """Check the replay law over the wire: what was told makes of the first snapshot what a snapshot says now."""
         if self.projection is None or self._left or self.peer.client.is_closed:

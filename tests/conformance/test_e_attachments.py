@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -74,6 +76,18 @@ async def test_e3(site: Site) -> None:
     assert await code(reader.raw("job.cancel", job_id="job_none")) == "permission_denied"
     assert await code(reader.raw("grant.revoke", grant_id="grt_none", reason="no")) == "permission_denied"
     assert await code(reader.raw("session.renew_owner", lease_generation=0)) == "permission_denied"
+    keep = {f"keep_{name}": True for name in ("history", "tasks", "cache", "workspace", "grants", "labels")}
+    edits: dict[str, dict[str, Any]] = {
+        "session.compact": {},
+        "session.delete_history": {"history_id": before.canonical_history.entries[0].id},
+        "session.reset": keep,
+        "session.rebuild": {"prompt_choice": "pinned"},
+        "session.upgrade_prompt": {"target_revision": "prv_none", "allow_migration": True},
+        "session.delete": {"policy": "remove", "confirmation": reader.session_id},
+    }
+    for method, params in edits.items():
+        call = reader.raw(method, **params, expected_revision=before.revision)
+        assert await code(call) == "permission_denied"
     assert await reader.snapshot() == before
 
 

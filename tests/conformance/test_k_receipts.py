@@ -26,6 +26,18 @@ from tests.conformance.sites import Site, SocketSite
 from tests.support.model_scripts import Call, Reply, Text, Wait
 
 
+async def test_k1(site: Site) -> None:
+    """The same reset twice with one key: byte-equal answers, executed once."""
+    hold = await (await site.peer()).create()
+    keep = {f"keep_{name}": True for name in ("history", "tasks", "cache", "workspace", "grants", "labels")}
+    params = hold.params(methods.SESSION_RESET, expected_revision=(await hold.counters())[0], **keep)
+    one, two = [await hold.peer.client.request("session.reset", params) for _ in range(2)]
+
+    assert bytes(one) == bytes(two)
+    now = await hold.snapshot()
+    assert (now.session.generation, len(now.archived_revisions)) == (1, 1)
+
+
 async def test_k2(site: Site) -> None:
     """The same key with another parameter: idempotency_conflict."""
     peer = await site.peer()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from django.core.files.storage import default_storage
 
 from permissions_app import requests
 from permissions_app.decisions import PermissionGate
@@ -16,6 +17,7 @@ from sessions_app.errors import (
     Conflict,
     InvalidState,
     PermissionDenied,
+    PersistenceError,
     PromptNotFound,
     PromptUnavailable,
     Refusal,
@@ -33,6 +35,7 @@ from sessions_app.models import (
 from sessions_app.projection import project_event
 from sessions_app.views import FULL, TRANSCRIPT
 from tests.support.replay_law import replay_law, snapshot
+from tests.support.storages import interrupted
 from tests.support.world import Client, World
 
 OTHER = '<config model="demo:echo"/><developer>Be long.</developer><user>Hi.</user>'
@@ -328,6 +331,32 @@ def test_the_key_gives_the_same_answer_without_a_second_archive(world: World, cl
     once = world.reset(client, revision, key="again")
     assert world.reset(client, revision, key="again") == once
     assert Archive.objects.count() == 1
+
+
+def test_a_session_that_moves_on_meanwhile(world: World, client: Client) -> None:
+    """Somebody attaches while the archive is written: it would be of another revision. Nothing is left of it."""
+    before = world.history(client)
+    with (
+        interrupted(lambda _name: world.attach(client.session_id)),
+        pytest.raises(Conflict, match="revision"),
+    ):
+        world.reset(client, history=False)
+    assert world.history(client) == before
+    assert not Archive.objects.exists()
+    assert default_storage.listdir(f"archives/{client.session_id}")[1] == []
+
+
+def test_a_storage_that_fails(world: World, client: Client) -> None:
+    """9.4: "failure changes nothing"; it is no outcome, so the same key may be used again (11.3)."""
+
+    def fail(_name: str) -> None:
+        raise OSError("no space left")
+
+    revision = world.counters(client)[0]
+    with interrupted(fail), replay_law(client.session_id), pytest.raises(PersistenceError):
+        world.reset(client, revision, key="again", history=False)
+    world.reset(client, revision, key="again", history=False)
+    assert world.history(client) == ENTRIES[:1]
 
 
 def test_an_archive_holds_what_was(world: World, client: Client) -> None:

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from jobs_app import sweep
 from permissions_app.models import AuditRecord, Grant
 from permissions_app.scopes import command_line
-from sessions_app import queries, workspaces
+from sessions_app import blobs, exports, queries, workspaces
 from sessions_app.commands import deletion
 from sessions_app.errors import (
     Conflict,
@@ -20,7 +20,16 @@ from sessions_app.errors import (
     PermissionDenied,
     SessionNotFound,
 )
-from sessions_app.models import Archive, Attachment, HistoryEntry, Receipt, Session, WorkspaceInstance
+from sessions_app.models import (
+    Archive,
+    Attachment,
+    Blob,
+    HistoryEntry,
+    LooseContent,
+    Receipt,
+    Session,
+    WorkspaceInstance,
+)
 from sessions_app.receipts import Call
 from sessions_app.records import DeletePolicy, LivenessOwnerBound
 from tests.support.replay_law import snapshot
@@ -113,12 +122,23 @@ def test_nothing_of_a_removed_session_is_left(world: World) -> None:
     instance = world.session(client.session_id).workspace_instance
     assert instance is not None
     archive = Archive.objects.get()
+    export = Blob.objects.create(
+        id="blb_export",
+        session_id=client.session_id,
+        kind="file",
+        media_type="text/plain",
+        byte_length=6,
+        sha256=blobs.save(client.session_id.encode()),
+        allowed_use=exports.USE,
+        created_at=world.clock(),
+    )
     world.delete(client, "remove")
 
     assert not Session.objects.exists()
     assert not HistoryEntry.objects.exists()
     assert not Grant.objects.exists()
     assert not default_storage.exists(archive.name)
+    assert LooseContent.objects.filter(digest=export.sha256).exists()
     assert not Path(instance.path).exists()
     workspaces.tidy()
     assert not WorkspaceInstance.objects.exists()
