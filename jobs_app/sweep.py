@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from jobs_app import recovery, schedules
-from permissions_app import audit, requests
+from permissions_app import audit, requests, watch
 from sessions_app import (
     capacity,
     contents,
@@ -183,6 +183,15 @@ def end_idle_connections() -> None:
         _each("end_idle", connection_id, partial(logical.end_idle, connection_id))
 
 
+def drop_withdrawn() -> None:
+    """Detach logical connections from the sessions that are no longer shared with them (behaviour 2.6).
+
+    Whoever holds a stream or a socket looks after its own attachments.
+    """
+    for session_id, attachment_id in watch.withdrawn_unheld(BATCH):
+        _each("withdrawn", session_id, partial(attachments.disconnect, [(session_id, attachment_id)]))
+
+
 def expire_requests() -> None:
     """Apply the fallback of permission requests whose time is over."""
     requests.expire_due(database_now(), BATCH)
@@ -275,6 +284,7 @@ _STEPS: tuple[Callable[[], object], ...] = (
     deliver_schedules,
     workspaces.tidy,
     end_idle_connections,
+    drop_withdrawn,
     chain_audit,
 )
 _MAINTENANCE: tuple[Callable[[], object], ...] = (

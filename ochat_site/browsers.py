@@ -44,21 +44,24 @@ def _is_own_page(scope: Scope) -> bool:
     name, _ = split_domain_port(hosts[0])
     if not validate_host(name, settings.ALLOWED_HOSTS):
         return False
-    return is_same_origin(origins[0], _scheme(scope), hosts[0], settings.ENV.trusted_origins)
+    return is_same_origin(origins[0], client_scheme(scope), hosts[0], settings.ENV.trusted_origins)
 
 
-def _scheme(scope: Scope) -> str:
-    """Return how the client came, by the word of a trusted proxy if there is one; as Django and `TrustedProxyTls` for HTTP."""
-    said = settings.SECURE_PROXY_SSL_HEADER
-    client = scope.get("client")
-    if said is not None and client is not None:
-        name = said[0].removeprefix("HTTP_").replace("_", "-").lower().encode()
-        values = _header(scope, name)
-        if values and any(
-            client[0] in proxy.trusted_addresses for proxy in catalog.current().trusted_proxies
-        ):
-            return "wss" if values[0].split(",")[0].strip() == said[1] else "ws"
-    return str(scope.get("scheme", "ws"))
+def client_scheme(scope: Scope) -> str:
+    """Return how the client came, by the word of a trusted proxy if there is one (behaviour 2.4).
+
+    A header that comes twice is no word: one of the two may be the client's own.
+    """
+    scheme = str(scope.get("scheme", "ws"))
+    said, client = settings.SECURE_PROXY_SSL_HEADER, scope.get("client")
+    if said is None or client is None:
+        return scheme
+    values = _header(scope, said[0].removeprefix("HTTP_").replace("_", "-").lower().encode())
+    trusted = any(client[0] in proxy.trusted_addresses for proxy in catalog.current().trusted_proxies)
+    if not trusted or not values:
+        return scheme
+    plain, safe = ("http", "https") if scheme.startswith("http") else ("ws", "wss")
+    return safe if len(values) == 1 and values[0].split(",")[0].strip() == said[1] else plain
 
 
 def _header(scope: Scope, name: bytes) -> list[str]:

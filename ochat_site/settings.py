@@ -10,7 +10,7 @@ from typing import Any
 
 import django_stubs_ext
 
-from ochat_site import env, logs, secrets
+from ochat_site import VERSION, env, logs, secrets
 
 # Lets `ModelAdmin[...]`, `CharField[...]` and the like carry the type arguments that mypy asks for.
 django_stubs_ext.monkeypatch()
@@ -183,6 +183,10 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Ochat",
+    "DESCRIPTION": "Durable AI-agent sessions: the Ochat agent protocol 1.0 over HTTP.",
+    "VERSION": VERSION,
+    "OAS_VERSION": "3.1.0",
+    "POSTPROCESSING_HOOKS": ["ochat_site.openapi.add_routes"],
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

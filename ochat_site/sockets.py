@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 HANDSHAKE_SECONDS = 20
 """For checking a credential, which may wait for the store."""
 
+REQUEST_SECONDS = 300
+"""How long a request may take to arrive whole: 16 MiB at half a megabit. A client that sends a byte now and then is never idle."""
+
 CLOSE_SECONDS = 10
 """How long a client may take to read what waits for it and our goodbye."""
 
@@ -328,17 +331,33 @@ class HttpChannel(http.HTTPChannel):  # type: ignore[misc]  # used untyped, see 
     written = 0
     """How many bytes were handed to the socket."""
 
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
+        self._has_arrived()
+        super().connectionLost(reason)
+
+    def _has_arrived(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def refuse_body(self) -> None:
         """Answer the request that is being received as if it were complete, and take nothing more."""
         self._refused = True
+        self._has_arrived()
         self.setTimeout(None)
         self.requests[-1].requestReceived(self._command, self._path, self._version)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        if self._deadline is None and not self._handlingRequest:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(REQUEST_SECONDS, self.forceAbortClient)
         if not self._refused:
             super().dataReceived(data)
 
     def allContentReceived(self) -> None:  # noqa: N802 - Twisted's name
+        self._has_arrived()
         if not self._refused:
             super().allContentReceived()
 

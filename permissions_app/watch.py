@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
+import msgspec
 from django.contrib.sessions.models import Session as ConsoleSession
 from django.db.models import Exists, F, OuterRef, Q, TextField, Value
 from django.db.models.functions import Cast
@@ -20,8 +22,11 @@ from permissions_app.authentication import password_digest
 from permissions_app.models import SCOPES, Principal, SessionGroupShare, SessionUserShare, Token
 from permissions_app.principals import ConsoleCredential, Credential, Identity, TokenCredential
 from permissions_app.scopes import ENOUGH_FOR
-from sessions_app import clock
+from sessions_app import clock, records
 from sessions_app.models import Attachment
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 
 def ended(identities: Iterable[Identity]) -> set[Credential]:
@@ -110,10 +115,28 @@ def withdrawn(attachment_ids: Collection[str]) -> set[str]:
     Leave out the attachments of identities that hold `configuration.admin`: theirs rest on the token, not on
     a share.
     """
+    return set(_uncovered().filter(pk__in=attachment_ids).values_list("pk", flat=True))
+
+
+def withdrawn_unheld(at_most: int) -> list[tuple[str, str]]:
+    """Return the same, as (session id, attachment id), of the attachments that no process holds: those of logical connections
+    between their streams. Leaves out itself those that rest on a token with `configuration.admin`.
+    """
+    rows = _uncovered().filter(process=None, connection__isnull=False)
+    found = rows.values_list("session_id", "pk", "connection__principal")
+    return [
+        (session_id, attachment_id)
+        for session_id, attachment_id, principal in found
+        if "configuration.admin" not in msgspec.json.decode(bytes(principal), type=records.Principal).scopes
+    ][:at_most]
+
+
+def _uncovered() -> QuerySet[Attachment]:
+    """Return the attachments whose principal neither created the session nor has a share that covers their mode."""
     covered = Q(session__creator=F("principal_id"))
     for mode, levels in ENOUGH_FOR.items():
         share = {"content_object": OuterRef("session"), "permission__codename__in": levels}
         users = SessionUserShare.objects.filter(user__principal=OuterRef("principal_id"), **share)
         groups = SessionGroupShare.objects.filter(group__user__principal=OuterRef("principal_id"), **share)
         covered |= Q(mode=mode) & (Q(Exists(users)) | Q(Exists(groups)))
-    return set(Attachment.objects.filter(~covered, pk__in=attachment_ids).values_list("pk", flat=True))
+    return Attachment.objects.filter(~covered)

@@ -70,6 +70,7 @@ def test_the_cookie_is_found_among_others(cookies: Sequence[bytes], key: str | N
     [
         ("192.0.2.1", [b"https"], "https"),
         ("192.0.2.1", [b"https, http"], "https"),
+        ("192.0.2.1", [b"https", b"https"], "http"),
         ("192.0.2.1", [b"http"], "http"),
         ("192.0.2.1", [], "http"),
         ("192.0.2.2", [b"https"], "http"),
