@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line. `up` is started without Django, so that the supervisor stays small."""
+"""The command line. `up` and gateways are started without Django, so that they stay small."""
 
 import os
 import sys
@@ -17,6 +17,10 @@ def main() -> None:
             from ochat_site import supervisor
 
             sys.exit(supervisor.main(sys.argv[2:]))
+        if sys.argv[1:2] == ["ochat_stdio"]:
+            from ochat_site.stdio import command
+
+            sys.exit(command.main(sys.argv[2:], _run_command))
         _run_command()
     except ConfigError as error:
         sys.exit(f"ochat: {error}")

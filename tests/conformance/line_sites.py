@@ -1,17 +1,21 @@
-"""The site in this process behind its Unix socket.
+"""The site in this process behind its Unix socket, and that behind a gateway.
 
 Owns: who goes in by the socket. Does not own: the site (`local`), or the client's end (`ochat_client.transports.lines`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from django.conf import settings
 
 from ochat_client.transports import MAX_FRAME_BYTES, lines
+from ochat_site.stdio.gateway import Gateway
+from ochat_site.stdio.streams import Streams
 from ochat_site.web import SOCKET_NAME
 from sessions_app import ids
 from tests.conformance.fixture import ADMIN, ALL
@@ -64,3 +68,26 @@ class UnixSite(LocalSite):
         for transport in self._opened:
             await transport.close()
         await super().close()
+
+
+class GatewaySite(UnixSite):
+    """ADMIN goes in by a gateway: lines on its input and output, the Unix socket behind it."""
+
+    def __init__(self, data_dir: Path, model: ModelServer) -> None:
+        super().__init__(data_dir, model)
+        self._gateways: list[asyncio.Task[int]] = []
+
+    async def connect_lines(self) -> Transport:
+        """Start a gateway in this process, its two streams one socket."""
+        ours, theirs = socket.socketpair()
+        ours.settimeout(0)
+        uri = f"unix://{socket_path()}"
+        streams = Streams(os.dup(theirs.fileno()), theirs.detach())
+        gateway = Gateway(streams, await super().connect_lines(), uri)
+        self._gateways.append(asyncio.create_task(gateway.run()))
+        return lines.LineTransport(ours, MAX_FRAME_BYTES)
+
+    async def close(self) -> None:
+        """Let every client go, and with it its gateway."""
+        await super().close()
+        await asyncio.gather(*self._gateways)

@@ -17,7 +17,7 @@ from tests.conformance import (
     test_k_receipts,
 )
 from tests.conformance.fixture import ADMIN
-from tests.conformance.line_sites import UnixSite
+from tests.conformance.line_sites import GatewaySite, UnixSite
 from tests.conformance.sites import Site
 
 Scenario = Callable[[Site], Awaitable[None]] | partial[Awaitable[None]]
@@ -52,6 +52,23 @@ def _name(scenario: Scenario) -> str:
     return function.__name__.removeprefix("test_")
 
 
+OVER_A_GATEWAY = (
+    test_a_envelope.test_a1,
+    test_a_envelope.test_a3,
+    test_a_envelope.test_a18,
+    test_a_envelope.test_a24,
+    test_d_lifecycle.test_d1,
+    test_f_messages.test_f1,
+    partial(test_h_events.test_h2, person=ADMIN),
+    pytest.param(test_h_events.test_h8, marks=pytest.mark.long),
+)
+
+
 @pytest.mark.parametrize("scenario", ROWS, ids=_name)
 async def test_over_unix(unix_site: UnixSite, scenario: Scenario) -> None:
     await scenario(unix_site)
+
+
+@pytest.mark.parametrize("scenario", OVER_A_GATEWAY, ids=_name)
+async def test_over_a_gateway(gateway_site: GatewaySite, scenario: Scenario) -> None:
+    await scenario(gateway_site)

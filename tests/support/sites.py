@@ -12,7 +12,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from ochat_site import configuration, preparation
 from sessions_app import catalog, limits
 from tests.conformance import fixture
-from tests.conformance.line_sites import UnixSite
+from tests.conformance.line_sites import GatewaySite, UnixSite
 from tests.conformance.local import LocalSite
 from tests.conformance.over_http import HttpSite
 from tests.conformance.sites import Processes, Site, SocketSite
@@ -127,6 +127,16 @@ async def http_site(
 ) -> AsyncIterator[HttpSite]:
     """They again, asked over HTTP."""
     site = HttpSite(settings.ENV.data_dir, model_server)
+    async with _running(site, model_server, monkeypatch):
+        yield site
+
+
+@pytest.fixture
+async def gateway_site(
+    local_store: None, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[GatewaySite]:
+    """They again, behind that socket and a gateway from standard streams."""
+    site = GatewaySite(settings.ENV.data_dir, model_server)
     async with _running(site, model_server, monkeypatch):
         yield site
 
