@@ -39,6 +39,13 @@ def end_dead_processes() -> int:
     return len(dead)
 
 
+def take_over() -> None:
+    """End everything that other processes held, and forget them: none lives, because this one has the store to itself."""
+    for process_id in processes.others():
+        release(process_id, operations.WORKER_LOST)
+        processes.forget_other(process_id)
+
+
 def leave(reason: str) -> None:
     """Give up everything that this process holds and take it off the list; for one that stops.
 

@@ -33,14 +33,15 @@ def prepare(env: Env) -> Iterator[str]:
     Refuses with `ConfigError` an unreachable database and unwritable files, with `StoreSchemaTooNew` the store
     of a newer version, with `ConfigurationInvalid` a broken catalog.
     """
-    yield from _migrated(env)
+    yield from migrated(env)
     yield from _example_catalog(env)
     yield from _loaded_catalog(env)
     yield from _operator()
     yield from _client_token(env)
 
 
-def _migrated(env: Env) -> Iterator[str]:
+def migrated(env: Env) -> Iterator[str]:
+    """Make the tables of the store, or bring them to this version, behind a copy of a SQLite file; refuses as `prepare` does."""
     try:
         connection.ensure_connection()
     except OperationalError:

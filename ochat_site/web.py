@@ -72,8 +72,12 @@ class _Log:
 class Web:
     """One web process. Implements `server.Life`; `application` is what the server serves."""
 
-    def __init__(self) -> None:
-        """Put the services together; nothing runs and nothing is read before `start`."""
+    def __init__(self, kind: str = "web") -> None:
+        """Put the services together; nothing runs and nothing is read before `start`.
+
+        `kind` is what the process is listed as: `web`, or `local` for an embedded host, which listens nowhere.
+        """
+        self._kind = kind
         self._broadcast = Broadcast()
         self._audit = audit_batch.AuditBatch()
         self._follower = configuration.follower()
@@ -98,7 +102,7 @@ class Web:
         self._server = Server(
             id="",
             version=VERSION,
-            transports=("http", "unix_socket", "websocket"),
+            transports=("http", "unix_socket", "websocket") if kind == "web" else (),
             health=Health(self._broadcast, self._audit).check,
         )
         self._dispatcher = Dispatcher(self._server, self._audit)
@@ -120,10 +124,10 @@ class Web:
 
     async def start(self) -> None:
         """Enter the process among those that serve the store, take the catalog, start every loop."""
-        await in_db(processes.register, "web")
+        await in_db(processes.register, self._kind)
         await in_db(self._follower.start)
         check_anonymity(settings.ENV.bind.host)
-        listener = await in_db(self._claim_socket)
+        listener = await in_db(self._claim_socket) if self._kind == "web" else None
         self._server.id = await in_db(store.server_id)
         await self._broadcast.start()
         self._background.start()
@@ -159,7 +163,16 @@ class Web:
         self._follower.request_reload()
         await self._follow_catalog()
 
+    @property
+    def broadcast(self) -> Broadcast:
+        """The hints of this process."""
+        return self._broadcast
+
     # Clients
+
+    def connect(self, identity: Identity, socket: Socket, transport: str) -> Connection:
+        """Hold the connection of a client whom somebody else knows and listens to."""
+        return self._hold(identity, socket, replace(self._services, transport=transport))
 
     def _routes(self) -> list[Route]:
         server, audited = self._server, Audited(self._audit)
@@ -293,7 +306,7 @@ class Web:
         """The others detached what this process held: its clients must connect again."""
         for connection in self._connections:
             connection.close(Closing.FAILED)
-        self._spawn(in_db(processes.register, "web"))
+        self._spawn(in_db(processes.register, self._kind))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

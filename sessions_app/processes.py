@@ -83,6 +83,16 @@ def expired(limit: int = 16) -> list[str]:
     return list(rows.values_list("id", flat=True)[:limit])
 
 
+def others() -> list[str]:
+    """Return the ids of all processes but this one."""
+    return list(Process.objects.exclude(id=current_id()).values_list("id", flat=True))
+
+
+def forget_other(process_id: str) -> None:
+    """Remove a process that is known to be gone, once everything it held has been ended."""
+    Process.objects.filter(id=process_id).delete()
+
+
 def bury(process_id: str) -> None:
     """Remove a dead process, once everything it held has been ended."""
     Process.objects.filter(id=process_id, beat_at__lt=_oldest_living_beat()).delete()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import logging.config
 import os
 import shutil
@@ -116,10 +117,24 @@ def _data_root(named: Path | None, prompt: Path, *, transient: bool) -> Iterator
     os.environ["OCHAT_DATA_DIR"] = str(root)
     os.environ["OCHAT_CATALOG"] = str(root / HOST_CATALOG)
     try:
-        yield
+        with _alone_in(root):
+            yield
     finally:
         if transient:
             shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(root: Path) -> Iterator[None]:
+    """Hold a data folder for this process; the kernel lets it go however the process ends."""
+    with (root / "host.lock").open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{root}: another host is running on this folder; name another by --data-root, or use --transient."
+            ) from None
+        yield
 
 
 def _root_of(prompt: Path) -> Path:

@@ -24,7 +24,7 @@ from sessions_app.errors import (
     Refusal,
     WorkspaceUnavailable,
 )
-from sessions_app.models import ProfileRevision
+from sessions_app.models import ProfileRevision, Session
 
 if TYPE_CHECKING:
     from sessions_app.ledger import Txn
@@ -77,6 +77,18 @@ def stop_session(call: Call, session_id: str, mode: StopMode) -> Changed:
         return changed(txn)
 
     return ledger.command(call, session_id, Changed, body)
+
+
+def stop_everything(cause: str) -> None:
+    """Stop every session of this store, cancelling what runs, because the process that they are bound to ends or is gone."""
+    running = Session.objects.filter(archived_at=None).exclude(desired="stopped", observed="stopped")
+    for session_id in running.values_list("id", flat=True):
+        try:
+            with ledger.session_txn(session_id, system(cause)) as txn:
+                stop(txn, "cancel")
+        except Refusal as refusal:
+            # The next start of the host stops it.
+            log.warning("session.not_stopped", session_id=session_id, code=refusal.code)
 
 
 def load_command(call: Call, session_id: str, result: type[T], body: Callable[[Txn], T]) -> T:

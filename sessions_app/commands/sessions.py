@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sessions_app import capacity, ids, ledger, limits, pinned, rows, workspaces
+from sessions_app import capacity, embedding, ids, ledger, limits, pinned, rows, workspaces
 from sessions_app.commands import attachments, entries
 from sessions_app.encoding import encode
 from sessions_app.errors import (
@@ -41,13 +41,16 @@ from sessions_app.records import (
     PromptRefLocalPath,
     SessionSpec,
     WorkspaceRequestConfigured,
+    WorkspaceRequestLocalPath,
 )
 from sessions_app.records import Session as SessionRecord
 from sessions_app.summaries import session_record
 
 if TYPE_CHECKING:
+    from sessions_app.embedding import Embedding
     from sessions_app.ledger import Txn
     from sessions_app.receipts import Call
+    from sessions_app.records import PromptRef, WorkspaceRequest
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +67,8 @@ def create_session(call: Call, spec: SessionSpec, mode: AttachmentMode | None) -
 
     Raises, in this order: ResourceLimit for a spec above 256 KiB; InvalidRequest for a host that is not this server;
     PromptUnavailable for a local path, PromptNotFound,
-    PromptUnavailable for a disabled or broken prompt; WorkspaceUnavailable for anything but a configured workspace,
+    PromptUnavailable for a disabled or broken prompt; WorkspaceUnavailable for anything but a configured workspace (in an
+    embedded host, paths may name the prompt and the workspace that it was started with),
     WorkspaceNotFound, PermissionDenied where the prompt does not allow it; ConfigurationInvalid without a permission profile;
     WorkspaceUnavailable and PersistenceError from preparing the workspace; ResourceLimit (retryable) for one that is to start
     and may not wait for capacity. Nothing is left of a refused one.
@@ -98,10 +102,13 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
     encoded = encode(spec)
     if len(encoded) > limits.MAX_SPEC_BYTES:
         raise ResourceLimit("what a session is created with is at most 256 KiB", retryable=False)
-    if spec.execution_host != "daemon":
+    host = embedding.current()
+    if host is None and spec.execution_host != "daemon":
         raise InvalidRequest("this server runs daemon sessions only")
-    prompt = _prompt(spec)
-    definition = _workspace(spec, prompt)
+    if host is not None and spec.execution_host != "embedded":
+        raise InvalidRequest("this host runs embedded sessions only")
+    prompt = _prompt(spec.prompt, host)
+    definition = _workspace(spec.workspace, prompt, host)
     revision, profile = (
         _REVISION.first(prompt.current_revision_id),
         _PROFILE.first(prompt.profile_revision_id),
@@ -118,7 +125,7 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
         created_at=txn.now,
         updated_at=txn.now,
         spec=encoded,
-        liveness="owner_bound" if isinstance(spec.liveness, LivenessOwnerBound) else "detached",
+        liveness=str(spec.liveness.__struct_config__.tag),
         transient=spec.persistence == "transient",
         prompt=prompt,
         prompt_revision=revision,
@@ -140,10 +147,16 @@ def _first_revision(txn: Txn, spec: SessionSpec, made: list[WorkspaceInstance]) 
     return session
 
 
-def _prompt(spec: SessionSpec) -> PromptDefinition:
-    if isinstance(spec.prompt, PromptRefLocalPath):
+def _prompt(wanted: PromptRef, host: Embedding | None) -> PromptDefinition:
+    if not isinstance(wanted, PromptRefLocalPath):
+        prompt_id = wanted.prompt_id
+    elif host is None:
         raise PromptUnavailable("this server runs prompts of its catalog only")
-    prompt = _PROMPT.first(spec.prompt.prompt_id)
+    elif not host.is_prompt(wanted.path):
+        raise PromptUnavailable("this host runs the prompt that it was started with")
+    else:
+        prompt_id = host.prompt_id
+    prompt = _PROMPT.first(prompt_id)
     if prompt is None:
         raise PromptNotFound("no such prompt")
     if not (prompt.enabled and prompt.current_revision_id) or prompt.unavailable_reason:
@@ -151,10 +164,18 @@ def _prompt(spec: SessionSpec) -> PromptDefinition:
     return prompt
 
 
-def _workspace(spec: SessionSpec, prompt: PromptDefinition) -> WorkspaceDefinition:
-    if not isinstance(spec.workspace, WorkspaceRequestConfigured):
+def _workspace(
+    wanted: WorkspaceRequest, prompt: PromptDefinition, host: Embedding | None
+) -> WorkspaceDefinition:
+    if isinstance(wanted, WorkspaceRequestConfigured):
+        workspace_id = wanted.workspace_id
+    elif host is None:
         raise WorkspaceUnavailable("this server runs sessions in configured workspaces only")
-    definition = _WORKSPACE.first(spec.workspace.workspace_id)
+    elif isinstance(wanted, WorkspaceRequestLocalPath) and not host.is_workspace(wanted.path):
+        raise WorkspaceUnavailable("this host works in the folder that it was started for")
+    else:
+        workspace_id = host.workspace_id
+    definition = _WORKSPACE.first(workspace_id)
     if definition is None:
         raise WorkspaceNotFound("no such workspace")
     if not _ALLOWED.any(prompt.id, definition.id):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from permissions_app.models import AuditRecord
-from sessions_app import limits, listing, pinned, workspaces
+from sessions_app import embedding, limits, listing, pinned, workspaces
 from sessions_app.commands import sessions
+from sessions_app.embedding import Embedding
 from sessions_app.errors import (
     ConfigurationInvalid,
     InvalidRequest,
@@ -242,6 +244,51 @@ def test_local_workspaces_are_for_embedded_hosts(world: World) -> None:
     """4.2.3: "not "configured" kind → `workspace_unavailable`"."""
     with pytest.raises(WorkspaceUnavailable):
         create(world, spoiled(world, workspace=WorkspaceRequestLocalPath(path="/")))
+
+
+# An embedded host
+
+
+@pytest.fixture
+def host(world: World) -> Iterator[dict[str, Any]]:
+    """Make this process a host; the members of a spec that it takes."""
+    spec = world.spec()
+    assert isinstance(spec.prompt, PromptRefCatalog)
+    assert isinstance(spec.workspace, WorkspaceRequestConfigured)
+    embedding.install(
+        Embedding(
+            spec.prompt.prompt_id,
+            (world.folder / "p.chatmd").resolve(),
+            spec.workspace.workspace_id,
+            (world.folder / "project").resolve(),
+        )
+    )
+    yield {"execution_host": "embedded", "liveness": LivenessProcessBound()}
+    embedding.install(None)
+
+
+def test_a_host_takes_its_prompt_and_workspace_by_path(world: World, host: dict[str, Any]) -> None:
+    """4.1: embedded sessions are bound to their process, durable or transient."""
+    by_path = {
+        "prompt": PromptRefLocalPath(path=str(world.folder / "project" / ".." / "p.chatmd")),
+        "workspace": WorkspaceRequestLocalPath(path=str(world.folder / "project")),
+    }
+    made = create(world, spoiled(world, **host, **by_path))
+    create(world, spoiled(world, **host, workspace=WorkspaceRequestCurrent(), persistence="transient"))
+
+    assert Session.objects.get(id=made.session.id).liveness == "process_bound"
+    assert set(Session.objects.values_list("transient", flat=True)) == {False, True}
+
+
+def test_a_host_takes_nothing_else(world: World, host: dict[str, Any]) -> None:
+    refused = [
+        (world.spec(), InvalidRequest),
+        (spoiled(world, **host, prompt=PromptRefLocalPath(path="/other.chatmd")), PromptUnavailable),
+        (spoiled(world, **host, workspace=WorkspaceRequestLocalPath(path="/")), WorkspaceUnavailable),
+    ]
+    for spec, refusal in refused:
+        with pytest.raises(refusal):
+            create(world, spec)
 
 
 # Workspaces
