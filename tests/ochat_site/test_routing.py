@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from ochat_site.routing import BODY_EXTENSION, Router
+from ochat_site.routing import Router
+from ochat_site.transports.http import BODY_EXTENSION
 
 
 class Application:

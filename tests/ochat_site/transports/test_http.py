@@ -113,7 +113,8 @@ async def test_one_connection_has_one_stream(http_site: HttpSite) -> None:
     def handed() -> int | None:
         row = Connection.objects.get(id=caller.id.decode())
         place: int | None = row.attachments.get().handed_sequence
-        return place if row.process_id is None else None
+        held: str | None = row.process_id
+        return place if held is None else None
 
     assert await answered(lambda: in_db(handed), "the end of the stream is noted") == begin + 4
 
@@ -244,7 +245,7 @@ async def test_a_stream_says_that_something_was_filtered(http_site: HttpSite) ->
     stream = Caller(http_site, READER).stream(f"/v1/sessions/{hold.session_id}/events")
     assert await stream.status() == 200
     await hold.say("hello")
-    seen = []
+    seen: list[dict[str, Any]] = []
     async with asyncio.timeout(WAIT_SECONDS):
         while "operation.completed" not in str(seen[-1:]):
             seen.append(await stream.next(comments=True))
