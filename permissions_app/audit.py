@@ -234,6 +234,28 @@ def verify() -> Verdict:
     return Verdict(count)
 
 
+def cut(by: Caller, before: datetime) -> int:
+    """Remove the oldest part of the log, up to the first chained record that is not older than `before`; return how many.
+
+    The digest of the last one removed stays as the anchor of the chain, so that what is left can be verified. Audited as
+    `operator.audit.cut`. Call `chain_waiting` first to reach what is newest.
+    """
+    with store.errors(), transaction.atomic():
+        AuditChain.objects.get_or_create(id=1)
+        chain = AuditChain.objects.select_for_update().get()
+        chained = AuditRecord.objects.filter(sequence__isnull=False).order_by("sequence")
+        kept = chained.filter(at__gte=before).first()
+        older = chained if kept is None else chained.filter(sequence__lt=kept.sequence)
+        last = older.last()
+        if last is None or last.sequence is None or last.digest is None:
+            return 0
+        chain.anchor_sequence, chain.anchor_digest = last.sequence, last.digest
+        chain.save(update_fields=["anchor_sequence", "anchor_digest"])
+        count, _ = older.delete()
+        record_operator(by, "audit.cut")
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which records a reader wants; all conditions must hold."""

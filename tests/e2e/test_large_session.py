@@ -115,6 +115,7 @@ async def test_a_large_session(committed_world: World) -> None:
 
     await in_db(_check_appends, world, old, young)
     await in_db(_check_walk, old)
+    await in_db(_check_replays, old)
     async with serving() as host:
         await _check_answers(host, old.session_id)
 
@@ -147,6 +148,22 @@ def _check_walk(client: Client) -> None:
     assert seen == HistoryEntry.objects.filter(session_id=client.session_id).count() > ENTRIES
 
 
+def _check_replays(client: Client) -> None:
+    """Whoever comes with an old position costs as much memory as whoever comes with none."""
+    latest = _load(client).latest_sequence
+    for after in (None, latest - 50_000, latest - limits.server().max_events_per_session, 1):
+        with bounded(), read_snapshot():
+            replay = queries.replay(_load(client), after, FULL, lambda _place: "cursor")
+            assert replay.snapshot is not None
+            assert len(encode(replay.snapshot)) <= limits.MAX_FRAME_BYTES
+
+
+def _load(client: Client) -> Session:
+    session = queries.load(client.session_id)
+    assert session is not None
+    return session
+
+
 def _window(client: Client, request: HistoryWindowRequestCursor, place: Place) -> HistoryWindow:
     with read_snapshot():
         session = queries.load(client.session_id)
@@ -162,12 +179,12 @@ async def _check_answers(host: Host, session_id: str) -> None:
     short = await peer.call("session.get", session_id=session_id, history=tail)
     latest = short["latest_event_sequence"]
 
-    with bounded():
-        attached = await peer.attach(session_id, "read_only")
-        window = attached.answer["replay"]["snapshot"]["canonical_history"]
+    attached = await peer.attach(session_id, "read_only")
+    window = attached.answer["replay"]["snapshot"]["canonical_history"]
     _check_newest(window, short["canonical_history"])
     assert max(map(len, peer.socket.sent)) <= limits.MAX_FRAME_BYTES
-    older = {"position": "cursor", "cursor": window["previous_cursor"], "limit": 3, "effective": False}
+    peer.socket.take()
+    older = {"position": "cursor", "window_cursor": window["previous_cursor"], "limit": 3, "effective": False}
     page = (await peer.call("session.get", session_id=session_id, history=older))["canonical_history"]
     first = _number(window["entries"][0])
     assert [_number(entry) for entry in page["entries"]] == [first - 3, first - 2, first - 1]
@@ -177,8 +194,8 @@ async def _check_answers(host: Host, session_id: str) -> None:
     assert [_number(entry) for entry in page["entries"]] == [ENTRIES // 2 - 2, ENTRIES // 2 - 1]
 
     for after, replay in ((latest - 3, "events"), (latest - 50_000, "snapshot"), (1, "snapshot")):
-        with bounded():
-            assert (await peer.attach(session_id, after_sequence=after)).answer["replay"]["type"] == replay
+        assert (await peer.attach(session_id, after_sequence=after)).answer["replay"]["type"] == replay
+        peer.socket.take()
     assert max(map(len, peer.socket.sent)) <= limits.MAX_FRAME_BYTES
 
 

@@ -181,6 +181,34 @@ def test_tampering_shows(tamper: Callable[[], object], broken_at: int, reason: s
 
 
 @pytest.mark.django_db
+def test_the_oldest_part_is_cut_and_the_rest_can_still_be_verified() -> None:
+    """15: "Retention … cuts the oldest part and keeps its last hash as anchor of the chain"."""
+    for number in range(5):
+        note(f"session.{number}")
+    audit.chain()
+    AuditRecord.objects.filter(sequence=2).update(at=clock.now() + timedelta(days=1))
+    third, fourth = AuditRecord.objects.filter(sequence__in=[3, 4]).order_by("sequence")
+    assert audit.cut(command_line(), third.at) == 1, "up to the first that is not older"
+    AuditRecord.objects.filter(sequence=2).update(at=third.at)
+    said = StringIO()
+    call_command("audit", "cut", "--before", fourth.at.isoformat(), stdout=said)
+    assert said.getvalue() == "2 audit records removed.\n"
+    assert audit.cut(command_line(), fourth.at) == 0
+    audit.chain()
+    assert audit.verify() == audit.Verdict(4)
+    assert [record.sequence for record in audit.read_page(audit.Filter(), 0, 10)] == [4, 5, 6, 7]
+    assert {record.name for record in audit.read_page(audit.Filter(name_prefix="operator."), 0, 10)} == {
+        "operator.audit.cut"
+    }
+
+    assert audit.cut(command_line(), clock.now() + timedelta(days=1)) == 4
+    audit.chain()
+    assert audit.verify() == audit.Verdict(1)
+    remove(8)()
+    assert audit.verify().reason == "cut off"
+
+
+@pytest.mark.django_db
 def test_the_command_chains_what_waits_and_counts_it() -> None:
     note()
     said = StringIO()

@@ -17,7 +17,7 @@ from sessions_app.commands import entries
 from sessions_app.db import read_snapshot
 from sessions_app.encoding import encode
 from sessions_app.errors import InvalidRequest, InvalidState, to_error
-from sessions_app.events import ModeratorNotificationPayload
+from sessions_app.events import ModeratorNotificationPayload, SessionUpdatedPayload
 from sessions_app.limits import ServerSettings
 from sessions_app.models import Archive, HistoryEntry, Session
 from sessions_app.projection import project_event
@@ -442,6 +442,25 @@ def test_lists_are_bounded_by_size(world: World) -> None:
     assert [job.id for job in found.jobs] == jobs[::-1][:11]
     assert [item.id for item in found.schedules] == [schedule.id]
     assert len(encode(found.jobs)) + len(encode(found.schedules)) <= limits.MAX_SNAPSHOT_LIST_BYTES
+
+
+def test_the_largest_snapshot_there_can_be_is_sent(world: World) -> None:
+    """16: everything full at once, also as the replacement that an event carries, is below what an answer or event may be."""
+    world.break_laws()
+    client = world.idle(labels={"key": "x" * (limits.MAX_SPEC_BYTES - 4 * limits.KIB)})
+    world.turn(client)
+    with ledger.session_txn(client.session_id, BY) as txn:
+        for _ in range(3):
+            entries.append(txn, [history.user_message("x" * (limits.MAX_ENTRY_BYTES - limits.KIB))])
+        entries.defer(txn, history.user_message("x" * (limits.MAX_ENTRY_BYTES - limits.KIB)), BY)
+    for _ in range(14):
+        world.schedule(client.session_id, payload=encode("x" * (limits.MAX_PAYLOAD_BYTES - 2)))
+    session = load(client)
+    found = queries.snapshot(session, FULL)
+    replacement = SessionUpdatedPayload.of(found.session, found)
+    assert (
+        14 * limits.MIB < len(encode(found)) < len(encode(replacement)) < limits.MAX_FRAME_BYTES - limits.KIB
+    )
 
 
 def test_archived_sessions_are_not_loaded(world: World) -> None:

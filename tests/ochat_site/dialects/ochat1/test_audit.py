@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from ochat_site.rpc.methods import METHODS
 from permissions_app import audit
 from sessions_app.db import in_db
+from sessions_app.encoding import encode
 from sessions_app.records import Scope
+from tests.golden.contract import EXAMPLES
 from tests.support.serving import Host, Peer, identity
-from tests.support.world import SCOPES, World
+from tests.support.world import ALL_SCOPES, SCOPES, World
 
 AUDITOR: tuple[Scope, ...] = ("audit.read",)
 
@@ -99,3 +104,52 @@ async def test_pages_go_on_by_sequence_while_records_are_added(host: Host, serve
     everything_else = await host.client(identity("eve", scopes=(*SCOPES,)))
     code = await everything_else.refusal("audit.read", **wanted, cursor=first["next_cursor"])
     assert code == "invalid_request"
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    each.definition.removesuffix(".request"): msgspec.json.decode(each.text)
+    for each in reversed(EXAMPLES)
+    if each.valid and each.definition.endswith(".request")
+}
+HANDLED = [row for (dialect, _), row in METHODS.items() if dialect == "ochat1"]
+
+
+async def outcome(peer: Peer, method: str) -> str:
+    """Send the protocol's own example of a call; "success", or the code that it is refused with."""
+    answer = await peer.ask(encode({**REQUESTS[method], "id": method}))
+    return "success" if "result" in answer else str(answer["error"]["code"])
+
+
+async def test_every_method_leaves_one_record_however_it_ends(host: Host, served_world: World) -> None:
+    """Commands, reads and refusals alike: denied before the connection is initialized or without the scope, else what came of it.
+
+    The chain over them has no gap, and no record holds anything that was sent.
+    """
+    powerful = identity("ann", scopes=ALL_SCOPES)
+    stranger, weak, ann = (
+        await host.connect(powerful),
+        await host.client(identity("eve", ())),
+        await host.client(powerful),
+    )
+    expected = [("protocol.command.succeeded", "protocol.initialize", "success")] * 2
+    for row in HANDLED:
+        if not row.opens:
+            expected.append(("protocol.command.denied", row.name, await outcome(stranger, row.name)))
+        if row.scope is not None:
+            expected.append(("protocol.command.denied", row.name, await outcome(weak, row.name)))
+        code = await outcome(ann, row.name)
+        name = "protocol.command.succeeded" if code == "success" else "protocol.command.failed"
+        expected.append((name, row.name, code))
+    assert {code for name, _, code in expected if name.endswith("denied")} == {
+        "incompatible_protocol",
+        "permission_denied",
+    }
+    assert "internal_error" not in {code for _, _, code in expected}
+
+    assert sorted(await host.audited()) == sorted(expected)
+    auditor = await host.client(identity("eve", scopes=AUDITOR))
+    records = await read(auditor)
+    assert [record["sequence"] for record in records] == list(range(1, len(records) + 1))
+    assert {frozenset(record["payload"]) for record in records} == {frozenset({"method", "outcome"})}
+    verdict = await in_db(audit.verify)
+    assert (verdict.broken_at, verdict.count >= len(expected)) == (None, True)
