@@ -330,6 +330,26 @@ class TestWhatAClientDoesNotRead:
             assert got == kept_up[: len(got)]
             assert len(got) < 1200 - 512
 
+    @pytest.mark.long
+    @pytest.mark.timeout(900)
+    async def test_who_lags_through_10_000_events_catches_up(
+        self, server: ServerProcess, healthy: ClientConnection
+    ) -> None:
+        """One event is read for ten that are committed, so that a hundred times the queue's capacity lies between."""
+        lagging = raw_websocket(server.port, "/feed", receive_buffer=4096)
+        with closing(lagging):
+            lagging.sendall(frame(1, b"attach"))
+            assert read_frame(lagging) == (1, b"done")
+            lagged: list[int] = []
+            async with connect(server.url("/feed"), max_size=None) as committing:
+                for _ in range(1000):
+                    await committing.send("commit 10 1500")
+                    lagged.append(await asyncio.to_thread(read_event, lagging))
+                    await committing.recv()
+            while len(lagged) < 10_000:
+                lagged.append(await asyncio.to_thread(read_event, lagging))
+            assert lagged == list(range(lagged[0], lagged[0] + 10_000))
+
     async def test_pings_without_reading_pile_up_nothing(
         self, server: ServerProcess, healthy: ClientConnection
     ) -> None:
