@@ -17,8 +17,9 @@ from tests.conformance import (
     test_k_receipts,
 )
 from tests.conformance.fixture import ADMIN
-from tests.conformance.line_sites import GatewaySite, UnixSite
-from tests.conformance.sites import Site
+from tests.conformance.line_sites import GatewaySite, ProcessSite, UnixSite
+from tests.conformance.sites import Processes, Site
+from tests.support.model_servers import ModelServer
 
 Scenario = Callable[[Site], Awaitable[None]] | partial[Awaitable[None]]
 
@@ -67,6 +68,33 @@ OVER_A_GATEWAY = (
 @pytest.mark.parametrize("scenario", ROWS, ids=_name)
 async def test_over_unix(unix_site: UnixSite, scenario: Scenario) -> None:
     await scenario(unix_site)
+
+
+OF_PROCESSES: tuple[Scenario, ...] = (
+    test_a_envelope.test_a3,
+    test_a_envelope.test_a18,
+    test_a_envelope.test_a24,
+    test_d_lifecycle.test_d1,
+    test_f_messages.test_f1,
+)
+
+
+@pytest.mark.parametrize("scenario", OF_PROCESSES, ids=_name)
+@pytest.mark.parametrize(
+    "scheme",
+    ["", *(pytest.param(scheme, marks=pytest.mark.long) for scheme in ("unix", "ws"))],
+    ids=["unix", "stdio-unix", "stdio-ws"],
+)
+async def test_over_processes(
+    site_processes: Processes, site_store: None, model_server: ModelServer, scheme: str, scenario: Scenario
+) -> None:
+    model_server.reset()
+    site = ProcessSite(site_processes, model_server, scheme)
+    try:
+        await scenario(site)
+        await site.check_laws()
+    finally:
+        await site.close()
 
 
 @pytest.mark.parametrize("scenario", OVER_A_GATEWAY, ids=_name)
