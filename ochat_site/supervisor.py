@@ -90,6 +90,9 @@ def main(arguments: Sequence[str], manage: Path = MANAGE) -> int:
     env = read(os.environ, Path.cwd())
     make_private_dir(env.data_dir)
     make_private_dir(env.run_dir)
+    if env.run_dir.is_symlink():
+        # Before anything is started in it, or changed about it: the web process refuses it too.
+        raise ConfigError(f"{env.run_dir}: the folder of the socket must be a folder itself, not a link.")
     env.run_dir.chmod(0o700)
     with _only_one(env.run_dir):
         _check_address(env)
@@ -270,6 +273,7 @@ class Supervisor:
                 f"  talk    {chat}",
                 f"  open    {url}/admin/  and sign in as operator",
                 f"  speak   {url.replace('http', 'ws', 1)}/v1/ws  with the token in {_shown(token)}",
+                f"          unix://{self._env.run_dir / 'agent.sock'}  without one",
                 "  stop    Ctrl-C",
                 "",
             )

@@ -168,6 +168,7 @@ class UnixEndpoint:
         """Let in whom `admit` knows and `connect` takes; everybody else is hung up on without an answer."""
         self._admit = admit
         self._connect = connect
+        self._taking = False
         self._listener: Listener | None = None
         self._server: asyncio.Server | None = None
         self._sockets: set[LineSocket] = set()
@@ -175,20 +176,17 @@ class UnixEndpoint:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    @property
-    def listens(self) -> bool:
-        """Whether clients find it."""
-        return self._server is not None
-
     async def open(self, listener: Listener) -> None:
         """Take clients from a listener; those that connected since it listens are waiting."""
         self._listener = listener
+        self._taking = True
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: LineSocket(self._opened, self._gone), sock=listener.socket, backlog=BACKLOG
         )
 
     def stop_listening(self) -> None:
         """Take no more clients, those included that were not let in yet."""
+        self._taking = False
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -211,6 +209,9 @@ class UnixEndpoint:
     def _opened(self, socket_: LineSocket) -> None:
         self._sockets.add(socket_)
         self._empty.clear()
+        if not self._taking:  # It was accepted before, and comes here only now.
+            socket_.abort()
+            return
         self._admissions[socket_] = asyncio.get_running_loop().create_task(self._let_in(socket_))
 
     def _gone(self, socket_: LineSocket) -> None:

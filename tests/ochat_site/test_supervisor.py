@@ -125,6 +125,19 @@ def test_an_unusable_folder_is_one_line(up: Up) -> None:
     )
 
 
+def test_a_linked_socket_folder_is_one_line(up: Up, tmp_path: Path) -> None:
+    up.data_dir.mkdir(mode=0o700)
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (up.data_dir / "run").symlink_to(tmp_path / "elsewhere")
+    process = up.start()
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (
+        1,
+        f"ochat: {up.data_dir}/run: the folder of the socket must be a folder itself, not a link.\n",
+    )
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
+
+
 def test_a_bad_variable_is_one_line(up: Up) -> None:
     process = up.start(OCHAT_LOG_FORMAT="xml")
     _, errors = process.communicate(timeout=30)

@@ -24,6 +24,7 @@ def here(tmp_path: Path) -> env.Env:
         ("ws://localhost:9000", Target("ws://localhost:9000", "ours")),
         ("ws://[::1]:9000/v1/ws", Target("ws://[::1]:9000/v1/ws", "ours")),
         ("wss://elsewhere.example", Target("wss://elsewhere.example", None)),
+        ("unix:///run/agent.sock", Target("unix:///run/agent.sock", None)),
     ],
 )
 def test_the_token_of_this_machine_goes_nowhere_else(here: env.Env, uri: str | None, found: Target) -> None:
