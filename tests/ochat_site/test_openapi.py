@@ -69,4 +69,6 @@ def test_the_page_brings_everything_along(described: dict[str, Any]) -> None:
     linked = re.findall(r'(?:src|href)="([^"]+)"', text)
     assert {link[0] for link in linked} == {"/"}
     for link in linked:
-        assert Client().get(link).status_code == 200
+        answer = Client().get(link)
+        assert answer.status_code == 200
+        assert b"".join(answer)
