@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session as ConsoleSession
@@ -20,6 +21,8 @@ from permissions_app.principals import scope_permissions
 from permissions_app.scopes import command_line
 from sessions_app import clock
 from sessions_app.callers import Attached
+from sessions_app.encoding import encode
+from sessions_app.models import Attachment, Connection
 from tests.permissions_app import world
 
 if TYPE_CHECKING:
@@ -179,3 +182,25 @@ def test_an_attachment_falls_with_the_share_that_carried_it() -> None:
     with CaptureQueriesContext(connection) as asked:
         assert watch.withdrawn(held.values()) == {held["bob reads"], held["ada writes"]}
     assert len(asked) == 1
+
+
+def test_a_logical_connection_falls_with_its_share_too() -> None:
+    """Between its streams no process looks after it; a token that shows every session needs no share."""
+    ada, admin, carol = (world.identity_of(world.user(name), ()) for name in ("ada", "admin", "carol"))
+    session = world.make_session(carol.principal.id)
+    held = {
+        "ada": world.attach(session, ada, "read_only").access,
+        "admin": world.attach(session, admin, "read_only").access,
+        "carol": world.attach(session, carol, "read_only").access,
+    }
+    for name, identity in (("ada", ada), ("admin", admin), ("carol", carol)):
+        access = held[name]
+        assert isinstance(access, Attached)
+        scopes = ("configuration.admin",) if name == "admin" else ()
+        shown = msgspec.structs.replace(identity.principal, scopes=scopes)
+        Connection.objects.filter(id=access.connection_id).update(principal=encode(shown))
+        Attachment.objects.filter(id=access.attachment_id).update(process=None)
+    assert isinstance(held["ada"], Attached)
+    assert watch.withdrawn_unheld(10) == [(session.id, held["ada"].attachment_id)]
+    world.share(session, "read", User.objects.get(username="ada"))
+    assert watch.withdrawn_unheld(10) == []

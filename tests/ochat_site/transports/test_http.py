@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from jobs_app import sweep
-from permissions_app import audit
+from permissions_app import audit, tokens
 from permissions_app.models import AuditRecord
+from permissions_app.principals import of_service
+from permissions_app.scopes import command_line
 from sessions_app import clock, limits
 from sessions_app.commands import logical
 from sessions_app.db import in_db
 from sessions_app.models import Attachment, Blob, Connection
-from tests.conformance.fixture import PUBLIC, READER, SECOND_ADMIN, STRANGER
+from tests.conformance.fixture import ALL, PUBLIC, READER, SECOND_ADMIN, STRANGER
 from tests.conformance.over_http import HttpSite, Reply
 from tests.conformance.peers import WAIT_SECONDS, Hold, answered
 from tests.conformance.test_h_http import ID, PING, Caller, call
@@ -113,8 +115,7 @@ async def test_one_connection_has_one_stream(http_site: HttpSite) -> None:
     def handed() -> int | None:
         row = Connection.objects.get(id=caller.id.decode())
         place: int | None = row.attachments.get().handed_sequence
-        held: str | None = row.process_id
-        return place if held is None else None
+        return None if row.process_id else place
 
     assert await answered(lambda: in_db(handed), "the end of the stream is noted") == begin + 4
 
@@ -227,16 +228,29 @@ def _logical() -> int:
 
 
 async def test_a_revoked_token_ends_its_streams(http_site: HttpSite) -> None:
-    """A stream whose credential ends is ended, and its connection stays, for who may still use it."""
+    """Within two seconds; from then on it is answered 401."""
+
+    def issue() -> tokens.Issued:
+        return tokens.create_token(command_line(), of_service("leaver"), scopes=ALL, source="command")
+
     hold = await session(http_site)
-    stream = Caller(http_site).stream(f"/v1/sessions/{hold.session_id}/events")
-    assert await stream.status() == 200
+    issued = await in_db(issue)
+    caller = Caller(http_site, headers=[(b"authorization", b"Bearer " + issued.plaintext.encode())])
+    await caller.open()
+    streams = [
+        caller.stream(f"/v1/sessions/{hold.session_id}/events"),
+        caller.stream("/v1/events", (ID, caller.id)),
+    ]
+    assert [await stream.status() for stream in streams] == [200, 200]
     held = Attachment.objects.filter(session_id=hold.session_id, hidden=True)
     assert await in_db(held.count) == 1
-    await in_db(held.delete)  # as when its share is withdrawn
-    await hold.start()
-    stream.close()
+    await in_db(tokens.revoke_token, command_line(), issued.token.id)
+    async with asyncio.timeout(WAIT_SECONDS):
+        for stream in streams:
+            with pytest.raises(StopAsyncIteration):
+                await stream.next()
     assert await answered(lambda: in_db(lambda: not held.exists()), "the hidden attachment goes")
+    assert (await caller.post(PING)).status == 401
 
 
 async def test_a_stream_says_that_something_was_filtered(http_site: HttpSite) -> None:
