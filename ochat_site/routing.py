@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
-from ochat_site.transports.http import BODY_EXTENSION
+from ochat_site.transports.extensions import BODY_EXTENSION
 from ochat_site.transports.websocket import Receive, Scope, Send
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]

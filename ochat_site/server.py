@@ -25,9 +25,7 @@ from ochat_site.sockets import (
     WebSocketFactory,
     WebSocketProtocol,
 )
-from ochat_site.transports.http import BODY_EXTENSION
-from ochat_site.transports.sse import STREAM_EXTENSION
-from ochat_site.transports.websocket import SOCKET_EXTENSION
+from ochat_site.transports.extensions import BODY_EXTENSION, SOCKET_EXTENSION, STREAM_EXTENSION
 from sessions_app import limits
 
 logger = structlog.get_logger(__name__)

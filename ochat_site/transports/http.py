@@ -24,6 +24,7 @@ from ochat_site.dialects.ochat1.types import ConnectionClosedResult
 from ochat_site.rpc import posts
 from ochat_site.rpc.dispatch import off_loop
 from ochat_site.rpc.posts import Post
+from ochat_site.transports.extensions import BODY_EXTENSION
 from ochat_site.transports.websocket import Authenticate, Receive, Scope, Send
 from sessions_app import ids, limits
 from sessions_app.commands import logical
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from sessions_app.views import View
 
 logger = structlog.get_logger(__name__)
-
-BODY_EXTENSION = "ochat.body_too_large"
-"""The server puts it into the scope of a request whose body exceeds the limit, and leaves the body out."""
 
 CONNECTION_ID = b"ochat-connection-id"
 PROTOCOL_VERSION = b"ochat-protocol-version"

@@ -19,6 +19,7 @@ import structlog
 from ochat_site.dialects.ochat1.events import Notifications, SessionStream
 from ochat_site.rpc.connection import Connection, Connections, ConnectionServices
 from ochat_site.rpc.outbox import Closing, Frame
+from ochat_site.transports.extensions import STREAM_EXTENSION
 from ochat_site.transports.http import Request, find_connection
 from ochat_site.transports.resources import Audited, caller_of
 from sessions_app import broadcast, ids, limits
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from sessions_app.commands.logical import Place
 
 logger = structlog.get_logger(__name__)
-
-STREAM_EXTENSION = "ochat.stream"
-"""Where the server puts its `RawStream` into the scope."""
 
 CONNECTION_SIGNAL = "logical_connection"
 """Says that the attachments of a logical connection have changed, or that another stream waits for its place."""

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 import structlog
 
 from ochat_site.rpc.outbox import Closing, Frame
+from ochat_site.transports.extensions import SOCKET_EXTENSION
 from sessions_app.errors import Refusal, Unauthenticated
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ logger = structlog.get_logger(__name__)
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-
-SOCKET_EXTENSION = "ochat.socket"
-"""Where the server puts its `RawSocket` into the scope."""
 
 CLOSE_CODES: Mapping[Closing, int] = MappingProxyType(
     {

@@ -14,7 +14,8 @@ from django.conf import settings
 from jobs_app.dispatch import LocalDispatcher
 from ochat_client import ConnectionLost, ConnectionRefused
 from ochat_site import wiring
-from ochat_site.transports.websocket import SOCKET_EXTENSION, Receive, Send
+from ochat_site.transports.extensions import SOCKET_EXTENSION
+from ochat_site.transports.websocket import Receive, Send
 from ochat_site.web import Web
 from sessions_app import participants
 from sessions_app.broadcast import Broadcast

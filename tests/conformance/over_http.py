@@ -15,8 +15,7 @@ import msgspec
 from ochat_client import ConnectionRefused
 from ochat_client.transports import Transport
 from ochat_client.transports.http import Answer, Http
-from ochat_site.transports.http import BODY_EXTENSION
-from ochat_site.transports.sse import STREAM_EXTENSION
+from ochat_site.transports.extensions import BODY_EXTENSION, STREAM_EXTENSION
 from tests.conformance.local import LocalSite
 from tests.conformance.sites import Headers
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ochat_site.routing import Router
-from ochat_site.transports.http import BODY_EXTENSION
+from ochat_site.transports.extensions import BODY_EXTENSION
 
 
 class Application:
