@@ -28,7 +28,7 @@ def test_a_uri_names_a_path(uri: str, path: str) -> None:
     assert unix_path(uri) == path
 
 
-@pytest.mark.parametrize("uri", ["unix://", "stdio:", "http://127.0.0.1", "/run/agent.sock"])
+@pytest.mark.parametrize("uri", ["unix://", "stdio:", "ftp://127.0.0.1", "/run/agent.sock"])
 async def test_a_uri_that_names_nothing(uri: str) -> None:
     with pytest.raises(ValueError, match=r"unix|stdio"):
         await open_transport(uri, token=None)
