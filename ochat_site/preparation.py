@@ -23,7 +23,7 @@ from ochat_site import configuration
 from ochat_site.env import ConfigError, Env
 from ochat_site.secrets import make_private_dir, write_private_file
 from permissions_app import operators
-from sessions_app import catalog, clock, store
+from sessions_app import catalog, clock, marker, store
 from sessions_app.errors import MigrationRequired
 
 
@@ -31,9 +31,10 @@ def prepare(env: Env) -> Iterator[str]:
     """Take the steps that are missing, and yield a line for each that a person should know of.
 
     Refuses with `ConfigError` an unreachable database and unwritable files, with `StoreSchemaTooNew` the store
-    of a newer version, with `ConfigurationInvalid` a broken catalog.
+    of a newer version, with `ConfigurationInvalid` folders of another store and a broken catalog.
     """
     yield from migrated(env)
+    marker.check(env.data_dir)
     yield from _example_catalog(env)
     yield from _loaded_catalog(env)
     yield from _operator()

@@ -28,7 +28,14 @@ def test_a_new_folder_gets_a_store_a_catalog_an_operator_and_a_token(tmp_path: P
         for path in installation.data_dir.iterdir()
         if path.is_file()
     }
-    assert set(modes) == {"client.token", "ochat.sqlite3", "ochat.sqlite3.lock", "ochat.toml", "secret.key"}
+    assert set(modes) == {
+        "client.token",
+        "ochat.sqlite3",
+        "ochat.sqlite3.lock",
+        "ochat.toml",
+        "secret.key",
+        "store-id",
+    }
     assert set(modes.values()) == {0o600}
     assert installation.token.startswith("ochat_")
     with closing(_store(installation)) as store:

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand
 from ochat_site.env import Bind, ConfigError
 from ochat_site.server import Server
 from ochat_site.web import SOCKET_NAME, Web
-from sessions_app import limits, store
+from sessions_app import limits, marker, store
 
 
 class Command(BaseCommand):
@@ -25,10 +25,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Bind, check the store, then serve. Refuses a busy port with ConfigError, a store of another version with
-        MigrationRequired or StoreSchemaTooNew.
+        MigrationRequired or StoreSchemaTooNew, folders of another store with ConfigurationInvalid.
         """
         listener = _listener(settings.ENV.bind)
         store.check()
+        marker.check(settings.ENV.data_dir)
         web = Web()
         server = Server(
             web.application,

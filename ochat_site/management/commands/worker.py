@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from ochat_site.worker import Worker
-from sessions_app import store
+from sessions_app import marker, store
 
 
 class Command(BaseCommand):
@@ -17,6 +18,9 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check the store, then work. Refuses a store of another version with MigrationRequired or StoreSchemaTooNew."""
+        """Check the store, then work. Refuses a store of another version with MigrationRequired or StoreSchemaTooNew, folders of
+        another store with ConfigurationInvalid.
+        """
         store.check()
+        marker.check(settings.ENV.data_dir)
         Worker().run()
