@@ -133,6 +133,14 @@ def _limit(limits_of_workspace: bytes, prompt_id: str) -> PromptLimit | None:
     return next((limit for limit in known if limit.prompt_id == prompt_id), None)
 
 
+def is_held(session: Session) -> bool:
+    """Tell whether a session has what it needs to run."""
+    return _HELD.any(session.id)
+
+
+_HELD = rows.Select(HeldCapacity, "session_id = %s")
+
+
 def take(txn: Txn, session: Session, *, queue: bool) -> bool:
     """Take all that a session needs, or put it into its line; returns whether it has it.
 

@@ -130,7 +130,10 @@ def _start(txn: Txn, *, queue: bool) -> Changed:
     workspaces.check(session)
     if session.observed != "stopped":
         if session.desired == "stopped":
-            # A graceful stop still waits for the operation: starting takes it back.
+            # A graceful stop still waits for the operation: starting takes it back. A compaction that began in a stopped
+            # session has taken nothing, and cannot be left to wait in the line.
+            if not capacity.is_held(session):
+                capacity.take(txn, session, queue=False)
             txn.set_state(desired="running")
         return changed(txn)
     if capacity.take(txn, session, queue=queue):

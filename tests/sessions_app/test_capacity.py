@@ -193,6 +193,21 @@ def test_capacity_is_held_until_stopped(world: World) -> None:
     assert holders() == {client.session_id}
 
 
+def test_a_stopped_session_is_compacted_without_any(world: World) -> None:
+    """Starting it meanwhile takes capacity, or is refused: it cannot wait in the line while its operation runs."""
+    first, second = (world.create(workspace=workspace(world, name, most=1, domain="one")) for name in "ab")
+    for client in (first, second):
+        world.compact(client)
+    assert not HeldCapacity.objects.exists()
+    world.start(first)
+    with pytest.raises(ResourceLimit) as full:
+        world.start(second)
+    assert full.value.retryable
+    assert world.states(second) == ("stopped", "compacting")
+    world.finish(world.claim(first), outcome="interrupted", interruption="worker_lost")
+    assert (world.states(first), HeldCapacity.objects.count()) == (("running", "idle"), 1)
+
+
 def test_what_cannot_be_loaded_holds_nothing(world: World) -> None:
     """4.5: "If loading fails, newly taken capacity is released and the error returned"."""
     client = world.create()
