@@ -4,7 +4,7 @@ Owns: the order in which rows and files go, a bounded number at a time. Does not
 with them (`Session.removed`), or the loop that takes up what an interrupted process left (`jobs_app.sweep`).
 
 Each step may be broken off and done again, also by two processes at once. Receipts are never erased: a key keeps its outcome.
-Content that messages brought stays in the storage, where anybody who brings the same finds it; an export is the session's alone.
+The content of blobs is not the session's alone, as anybody may have brought the same: it is loosened with their rows (`contents`).
 """
 
 from __future__ import annotations
