@@ -1,31 +1,42 @@
 """The stock admin over sessions: each operator sees those that are theirs to see (design 7, behaviour 2.6).
 
-Owns: which rows and columns are shown. Does not own: who sees which session (`permissions_app.scopes`). Nothing is edited
-here: what changes a session is a command.
+Owns: which rows and columns are shown, and bringing archived sessions back. Does not own: who sees which session
+(`permissions_app.scopes`). Nothing is edited here: what changes a session is a command.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 
-from permissions_app.scopes import operator
+from permissions_app.scopes import ADMIN, operator
 from sessions_app.admin import ReadOnlyAdmin
-from sessions_app.models import Operation, Session
+from sessions_app.callers import EVERYTHING
+from sessions_app.commands import deletion
+from sessions_app.errors import Refusal
+from sessions_app.models import ArchivedSession, Operation, Session
+from sessions_app.receipts import Call
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest
 
+    from sessions_app.callers import Caller
+
 admin.site.site_header = admin.site.site_title = "Ochat"
 admin.site.index_title = "Console"
 
 
+def _operator(request: HttpRequest) -> Caller:
+    assert request.user.is_authenticated  # noqa: S101 - the admin lets nobody else in
+    return operator(request.user)
+
+
 def _visible(request: HttpRequest) -> QuerySet[Session]:
     """Return the sessions that the person who is logged in may see: being a superuser shows nothing by itself."""
-    assert request.user.is_authenticated  # noqa: S101 - the admin lets nobody else in
-    return operator(request.user).visible.restrict(Session.objects.all())
+    return _operator(request).visible.restrict(Session.objects.all())
 
 
 @admin.register(Session)
@@ -77,6 +88,37 @@ class SessionAdmin(ReadOnlyAdmin):
         "lease_expires_at",
         "lease_grace_until",
     ]
+
+
+@admin.register(ArchivedSession)
+class ArchivedSessionAdmin(ReadOnlyAdmin):
+    """Deleted sessions that are kept, for those who see every session; nobody else sees any (behaviour 9.5)."""
+
+    list_display = ["id", "creator", "prompt", "workspace", "archived_at"]
+    search_fields = ["id", "creator"]
+    list_select_related = ["prompt", "workspace"]
+    ordering = ["-archived_at"]
+    show_full_result_count = False
+    fields = ["id", "creator", "created_at", "archived_at", "prompt", "workspace", "generation", "revision"]
+    actions = ["restore"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return what may be brought back, to whom may do that."""
+        if ADMIN not in _operator(request).scopes:
+            return ArchivedSession.objects.none()
+        return ArchivedSession.objects.filter(archived_at__isnull=False, removed=False)
+
+    @admin.action(description="Restore selected sessions")
+    def restore(self, request: HttpRequest, queryset: QuerySet[ArchivedSession]) -> None:
+        """Bring the chosen sessions back, and say of each that could not be why."""
+        by = replace(_operator(request), visible=EVERYTHING)
+        for session in queryset:
+            try:
+                deletion.restore_session(Call(caller=by, method="operator.restore"), session.id)
+            except Refusal as refusal:
+                self.message_user(request, f"{session.id}: {refusal.message}.", messages.WARNING)
+            else:
+                self.message_user(request, f"{session.id} is restored, stopped.", messages.SUCCESS)
 
 
 @admin.register(Operation)

@@ -874,4 +874,16 @@ class Migration(migrations.Migration):
                 name="session_waits_for_something",
             ),
         ),
+        migrations.CreateModel(
+            name="ArchivedSession",
+            fields=[],
+            options={
+                "verbose_name": "archived session",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("sessions_app.session",),
+        ),
     ]

@@ -15,6 +15,7 @@ from sessions_app.models.processes import Process, Store, SweepLease
 from sessions_app.models.receipts import Receipt
 from sessions_app.models.sessions import (
     Archive,
+    ArchivedSession,
     Blob,
     DeferredEntry,
     HistoryEntry,
@@ -27,6 +28,7 @@ from sessions_app.models.sessions import (
 
 __all__ = [
     "Archive",
+    "ArchivedSession",
     "Attachment",
     "Blob",
     "CapacityLock",

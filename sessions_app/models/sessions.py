@@ -129,6 +129,15 @@ class Session(models.Model):
         return self.id
 
 
+class ArchivedSession(Session):
+    """The same row, as the admin shows it to those who may bring it back; which rows those are says whoever asks."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "archived session"
+
+
 class SessionLabel(models.Model):
     """One label of a session, for the filter of `session.list`; to be read, it stands in the spec.
 

@@ -10,10 +10,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from permissions_app.models import SCOPES
+from permissions_app.models import SCOPES, AuditRecord
 from permissions_app.principals import of_user
 from sessions_app import catalog, clock, ids, processes
 from sessions_app.models import (
+    ArchivedSession,
     CatalogState,
     Operation,
     Process,
@@ -107,6 +108,27 @@ def test_sessions_are_shown_to_those_who_may_see_them() -> None:
             listed = person.get(url(model, "changelist")).content.decode()
             assert (key in listed) is sees
             assert (person.get(url(model, "change", key)).status_code == 200) is sees
+
+
+def test_archived_sessions_come_back_by_those_who_see_all() -> None:
+    """9.5: "an operator restores an archived session (…, admin action, audited)"."""
+    owner, overseer = browser("owner"), browser("overseer", ("configuration.admin",))
+    session = world.make_session(creator=of_user(User.objects.get(username="owner")).id)
+    kept, erased = session.id, world.make_session().id
+    Session.objects.update(archived_at=clock.now(), desired="stopped", observed="stopped")
+    Session.objects.filter(id=erased).update(removed=True)
+    wanted = {"action": "restore", "_selected_action": [kept, erased]}
+    page = url(ArchivedSession, "changelist")
+
+    assert kept not in owner.get(page).content.decode()
+    owner.post(page, wanted)
+    assert Session.objects.filter(archived_at=None).count() == 0
+    shown = overseer.get(page).content.decode()
+    assert (kept in shown, erased in shown) == (True, False)
+    overseer.post(page, wanted)
+    assert [row.id for row in Session.objects.filter(archived_at=None)] == [kept]
+    record = AuditRecord.objects.get(name="operator.restore")
+    assert (record.session_id, b'"operator":"overseer"' in record.payload) == (kept, True)
 
 
 def test_processes_are_shown(process_id: str) -> None:
