@@ -105,7 +105,8 @@ def maintain_machine() -> None:
 
 def next_due() -> datetime | None:
     """Return when the next step is due by time, if anything waits for a time."""
-    deadlines = [requests.next_due(), schedules.next_due(), _next_lease_deadline(), capacity.next_retry()]
+    retry = capacity.next_retry(database_now())
+    deadlines = [requests.next_due(), schedules.next_due(), _next_lease_deadline(), retry]
     return min((due for due in deadlines if due is not None), default=None)
 
 

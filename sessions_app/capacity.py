@@ -186,8 +186,9 @@ def postpone(session: Session, now: datetime) -> None:
 
 def release(txn: Txn) -> None:
     """Give back what a session has or waits for: it is stopped. Safe for one that has nothing."""
-    for model in (HeldCapacity, StartTicket):
-        model.objects.filter(session=txn.session).delete()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM sessions_app_heldcapacity WHERE session_id = %s", [txn.session.id])
+        cursor.execute("DELETE FROM sessions_app_startticket WHERE session_id = %s", [txn.session.id])
     if _WAITING.any():
         txn.after_commit(_tell)
 
@@ -300,10 +301,10 @@ _BLOCKED_ON_LEASE = rows.Select(StartTicket, "blocked_on = 'lease' AND domain = 
 # The line
 
 
-def next_retry() -> datetime | None:
-    """Return when the next session that could not be loaded is tried again."""
+def next_retry(now: datetime) -> datetime | None:
+    """Return when the next session that could not be loaded is tried again; one whose time has come waits for capacity."""
     return (
-        StartTicket.objects.filter(retry_at__isnull=False)
+        StartTicket.objects.filter(retry_at__gt=now)
         .order_by("retry_at")
         .values_list("retry_at", flat=True)
         .first()

@@ -343,6 +343,12 @@ def test_one_that_cannot_be_loaded_is_tried_again(timed_world: World) -> None:
             start(world, unlucky)
         (world.folder / "broken").mkdir()
         world.clock.advance(seconds=3)
+        world.start(first)
+        sweep.activate_queued()
+        assert (observed(world, unlucky), sweep.next_due()) == (["queued_for_slot"], None), (
+            "not looked for in vain"
+        )
+        world.stop(first)
         sweep.activate_queued()
         assert observed(world, unlucky) == ["idle"]
 
