@@ -193,6 +193,7 @@ async def _check_answers(host: Host, session_id: str) -> None:
     page = (await peer.call("session.get", session_id=session_id, history=before))["canonical_history"]
     assert [_number(entry) for entry in page["entries"]] == [ENTRIES // 2 - 2, ENTRIES // 2 - 1]
 
+    peer.socket.take()
     for after, replay in ((latest - 3, "events"), (latest - 50_000, "snapshot"), (1, "snapshot")):
         assert (await peer.attach(session_id, after_sequence=after)).answer["replay"]["type"] == replay
         peer.socket.take()
