@@ -239,7 +239,7 @@ class WebSocketFactory(ws_protocol.WebSocketFactory):  # type: ignore[misc]  # u
 class WebRequest(_Flow, http_protocol.WebRequest):  # type: ignore[misc]  # untyped
     """One HTTP request; a body above the limit ends it at once, with no body at all.
 
-    To an application that streams it is a `transports.sse.RawStream`.
+    To an application that streams it is a `transports.extensions.RawStream`.
     """
 
     body_too_large = False

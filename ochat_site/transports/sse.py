@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import structlog
@@ -19,7 +19,7 @@ import structlog
 from ochat_site.dialects.ochat1.events import Notifications, SessionStream
 from ochat_site.rpc.connection import Connection, Connections, ConnectionServices
 from ochat_site.rpc.outbox import Closing, Frame
-from ochat_site.transports.extensions import STREAM_EXTENSION
+from ochat_site.transports.extensions import STREAM_EXTENSION, RawStream
 from ochat_site.transports.http import Request, find_connection
 from ochat_site.transports.resources import Audited, caller_of
 from sessions_app import broadcast, ids, limits
@@ -59,17 +59,6 @@ TAKE_OVER_SECONDS = 30
 """How long a new stream waits for the old one to end; a process that died is found dead sooner than that."""
 
 TAKE_OVER_PAUSE_SECONDS = 0.05
-
-
-class RawStream(Protocol):
-    """What the server offers of a response beside ASGI."""
-
-    def listen(self, drained: Callable[[], None]) -> None: ...
-    def send_part(self, data: bytes) -> None: ...
-    def is_full(self) -> bool: ...
-    def buffered(self) -> int: ...
-    def taken(self) -> int: ...
-    def end_response(self) -> None: ...
 
 
 def data_frame(body: bytes) -> bytes:

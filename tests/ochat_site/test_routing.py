@@ -54,6 +54,31 @@ async def test_every_scope_has_its_application(scope: Mapping[str, Any], served:
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "served"),
+    [
+        ("/v1/rpc", "api"),
+        ("/v1/nothing", "api"),
+        ("/v1", "http"),
+        ("/v10/rpc", "http"),
+        ("/healthz", "probe"),
+        ("/healthz/", "http"),
+    ],
+)
+async def test_the_protocol_has_its_own_application(path: str, served: str) -> None:
+    """A body above the limit is its business, too: there the answer has a code."""
+    applications = {"http": Application(), "api": Application(), "probe": Application()}
+    router = Router(
+        applications["http"], {}, api=applications["api"], probes={"/healthz": applications["probe"]}
+    )
+
+    await serve(router, {"type": "http", "path": path})
+    assert [name for name, application in applications.items() if application.scopes] == [served]
+    if served == "api":
+        await serve(router, {"type": "http", "path": path, "extensions": {BODY_EXTENSION: {}}})
+        assert len(applications["api"].scopes) == 2
+
+
 async def test_an_unknown_websocket_is_refused() -> None:
     sent = await serve(Router(Application(), {}), {"type": "websocket", "path": "/v1/ws"})
 
