@@ -82,8 +82,8 @@ OF_PROCESSES: tuple[Scenario, ...] = (
 @pytest.mark.parametrize("scenario", OF_PROCESSES, ids=_name)
 @pytest.mark.parametrize(
     "scheme",
-    ["", *(pytest.param(scheme, marks=pytest.mark.long) for scheme in ("unix", "ws"))],
-    ids=["unix", "stdio-unix", "stdio-ws"],
+    ["", *(pytest.param(scheme, marks=pytest.mark.long) for scheme in ("unix", "ws", "http"))],
+    ids=["unix", "stdio-unix", "stdio-ws", "stdio-http"],
 )
 async def test_over_processes(
     site_processes: Processes, site_store: None, model_server: ModelServer, scheme: str, scenario: Scenario
