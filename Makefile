@@ -12,7 +12,6 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 # Two, because the tests are made for machines of two cores.
 WORKERS ?= 2
 PYTEST := $(PYTHON) -m pytest -n $(WORKERS)
-COVERAGE := --cov --cov-report=term:skip-covered
 
 # Compiled modules are what makes the second start fast.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,13 +27,13 @@ up: $(INSTALLED) ## Run Ochat on this machine.
 	@exec $(PYTHON) manage.py up $(ARGS)
 
 test: $(INSTALLED_DEV) ## Every test that is quick; says which did not run.
-	@$(PYTEST) $(MEASURED) -m "not long" $(ARGS)
+	@$(PYTEST) -m "not long" $(ARGS)
 
-check: gates ## Every gate, then `make test` with coverage.
-	@$(MAKE) --no-print-directory test MEASURED="$(COVERAGE)"
+check: gates ## Every gate, then `make test`.
+	@$(MAKE) --no-print-directory test
 
-check-long: gates ## Every gate and every test, with coverage.
-	@$(PYTEST) $(COVERAGE) $(ARGS)
+check-long: gates ## Every gate and every test, with their branch coverage.
+	@$(PYTEST) --cov --cov-report=term:skip-covered $(ARGS)
 
 gates: $(INSTALLED_DEV)
 	@$(VENV)/bin/ruff format --check --quiet . || { echo "ruff format: run '$(VENV)/bin/ruff format .'"; exit 1; }
