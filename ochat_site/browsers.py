@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def console_session(scope: Scope) -> str | None:
-    """Return the key of the console's session that a page of this server shows; None when there is none, or another page asks."""
+    """Return the key of the console's session that a page of this server shows; None when there is none, or another page asks.
+
+    It counts for WebSockets alone: a request over HTTP would need more than an origin (behaviour 2.2).
+    """
+    if scope["type"] != "websocket":
+        return None
     cookies = parse_cookie("; ".join(_header(scope, b"cookie")))
     key = cookies.get(settings.SESSION_COOKIE_NAME)
     return key if key and _is_own_page(scope) else None

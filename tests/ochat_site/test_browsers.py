@@ -45,6 +45,13 @@ def test_what_is_no_browser_has_no_cookie_that_counts() -> None:
     assert may_be_anonymous(scope())
 
 
+def test_the_cookie_counts_for_websockets_alone() -> None:
+    """2.2: "counts only on `/v1/ws` and the console's own pages"; a request of HTTP shows a bearer."""
+    own = b"http://127.0.0.1:8787"
+    assert console_session(scope(own)) == "key"
+    assert console_session(scope(own, type="http", scheme="http")) is None
+
+
 def test_a_name_of_somebody_else_that_leads_here_makes_no_page_ours() -> None:
     rebound = scope(b"http://evil.example:8787", host=b"evil.example:8787")
     assert console_session(rebound) is None
