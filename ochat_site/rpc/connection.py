@@ -88,6 +88,8 @@ class ConnectionServices:
     """Detaches everything a connection holds in the store; called once, behind its last call."""
     transport: str = "websocket"
     """What carries them."""
+    ends_with_attachment: bool = False
+    """A connection is nothing without its one attachment: the event stream of one session."""
 
 
 class Connection:
@@ -169,6 +171,8 @@ class Connection:
         attachment = self.attachments.pop(attachment_id, None)
         if attachment is not None:
             attachment.subscription.close()
+            if self._services.ends_with_attachment:
+                self.close(Closing.ENDED)
 
     # For the transport
 

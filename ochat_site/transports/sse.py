@@ -303,7 +303,12 @@ class SessionStreams:
         dialect = SessionStream()
         self._goodbyes = {Closing.SLOW: dialect.snapshot_required()}
         self._services = ConnectionServices(
-            handle=_never, hub=hub, dialect=dialect, on_close=_detach, transport=logical.TRANSPORT
+            handle=_never,
+            hub=hub,
+            dialect=dialect,
+            on_close=_detach,
+            transport=logical.TRANSPORT,
+            ends_with_attachment=True,
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
