@@ -169,7 +169,7 @@ class Blobs:
             HTTPStatus.OK,
             [
                 *headers,
-                (b"content-type", row.media_type.encode("latin-1")),
+                (b"content-type", _content_type(row)),
                 (b"content-length", str(row.byte_length).encode()),
                 (b"content-disposition", _disposition(row)),
             ],
@@ -225,6 +225,16 @@ def _publish(caller: Caller, upload: blobs.Upload, content: blobs.Incoming) -> B
 def _open(caller: Caller, blob_id: str, identity: Identity) -> Blob:
     with reading():
         return blobs.get(caller, blob_id, identity.principal)
+
+
+def _content_type(row: Blob) -> bytes:
+    """Return the media type, unless it cannot stand in a header: what a message brings along may say anything."""
+    said = row.media_type
+    return (
+        said.encode()
+        if said.isascii() and said.isprintable() and said.strip()
+        else b"application/octet-stream"
+    )
 
 
 def _disposition(row: Blob) -> bytes:

@@ -253,6 +253,21 @@ async def test_a_revoked_token_ends_its_streams(http_site: HttpSite) -> None:
     assert (await caller.post(PING)).status == 401
 
 
+async def test_the_stream_of_a_session_that_is_gone_ends(http_site: HttpSite) -> None:
+    """9.5: "Subscriptions end": a stream is not left open with nothing but keep-alives."""
+    hold = await session(http_site)
+    stream = Caller(http_site, SECOND_ADMIN).stream(f"/v1/sessions/{hold.session_id}/events")
+    assert await stream.status() == 200
+    hold.leave()
+    revision = (await Caller(http_site).get(f"/v1/sessions/{hold.session_id}/snapshot")).json["revision"]
+    await hold.raw(
+        "session.delete", expected_revision=revision, policy="archive", confirmation=hold.session_id
+    )
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(StopAsyncIteration):
+            await stream.next()
+
+
 async def test_a_stream_says_that_something_was_filtered(http_site: HttpSite) -> None:
     hold = await session(http_site)
     await hold.start()
@@ -339,6 +354,17 @@ async def test_an_upload_becomes_a_part_of_a_message(http_site: HttpSite) -> Non
     assert (await Caller(http_site, READER).get(path)).body == b"the content"
     assert (await Caller(http_site, STRANGER).get(path)).status == 403
     assert (await Caller(http_site, PUBLIC).get(path)).status == 403
+
+
+async def test_a_media_type_that_no_header_can_hold(http_site: HttpSite) -> None:
+    """What a message brings along names its media type as it likes; the blob comes down all the same."""
+    caller = Caller(http_site)
+    id = (await upload(caller, b"x")).json["blob"]["id"]
+    for said in ("text/☃", "text/plain\r\nset-cookie: a=b", "", " "):
+        await in_db(Blob.objects.filter(id=id).update, media_type=said)
+        down = await caller.get(f"/v1/blobs/{id}")
+        assert (down.status, down.body) == (200, b"x")
+        assert down.header(b"content-type") == b"application/octet-stream"
 
 
 async def test_what_an_upload_is_refused_for(http_site: HttpSite) -> None:
