@@ -25,7 +25,7 @@ from jobs_app import schedules
 from jobs_app.models import Job
 from ochat_site.dialects.ochat1.types import HealthComponent, HealthResult
 from permissions_app import audit, requests
-from sessions_app import catalog, clock, limits
+from sessions_app import capacity, catalog, clock, limits
 from sessions_app.db import database_now
 from sessions_app.models import Operation, Process, Receipt, Session, Store, SweepLease
 from sessions_app.models.operations import ENDED
@@ -137,7 +137,7 @@ class Health:
     def _probes(self) -> dict[str, Probe]:
         return {
             "session_registry": _session_registry,
-            "start_scheduler": lambda: _scheduler(None),
+            "start_scheduler": lambda: _scheduler(capacity.next_retry()),
             "job_scheduler": lambda: _scheduler(_oldest_job()),
             "schedule_scheduler": lambda: _scheduler(schedules.next_due()),
             "permission_scheduler": lambda: _scheduler(requests.next_due()),

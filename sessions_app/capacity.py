@@ -168,7 +168,7 @@ def take_waiting(session: Session) -> bool:
     _lock()
     full = _lacking(needed, _counts(needed))
     if full:
-        StartTicket.objects.filter(session=session).update(blocked_on=full)
+        StartTicket.objects.filter(session=session).update(blocked_on=full, retry_at=None)
         return False
     StartTicket.objects.filter(session=session).delete()
     _hold(needed)
@@ -331,7 +331,8 @@ def ready(now: datetime, limit: int) -> list[str]:
         if lacking == "server" or len(found) == limit:
             break
     for lacking, tickets in changed.items():
-        StartTicket.objects.filter(id__in=tickets).update(blocked_on=lacking)
+        # One that was to be tried again waits for what it lacks now, and no longer for a time.
+        StartTicket.objects.filter(id__in=tickets).update(blocked_on=lacking, retry_at=None)
     return found
 
 

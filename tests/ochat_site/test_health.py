@@ -30,6 +30,7 @@ from sessions_app.models import (
     Process,
     Receipt,
     Session,
+    StartTicket,
     Store,
     SweepLease,
     ToolCall,
@@ -185,6 +186,19 @@ def late_request(due: datetime) -> None:
     )
 
 
+def late_start(due: datetime) -> None:
+    StartTicket.objects.create(
+        session=world.make_session(),
+        principal_id="pri_a",
+        prompt_id="prd_a",
+        domain="",
+        exclusive=False,
+        blocked_on="failed",
+        failures=1,
+        retry_at=due,
+    )
+
+
 def late_receipt(due: datetime) -> None:
     Receipt.objects.create(
         principal_id="pri_a",
@@ -206,6 +220,7 @@ def late_audit(due: datetime) -> None:
 @pytest.mark.parametrize(
     ("name", "make"),
     [
+        ("start_scheduler", late_start),
         ("job_scheduler", late_job),
         ("schedule_scheduler", late_schedule),
         ("permission_scheduler", late_request),
@@ -225,7 +240,7 @@ def test_what_is_overdue_for_long_degrades_who_should_have_seen_to_it(
 
 
 def test_what_is_due_only_now_is_no_fault(looker: Looker) -> None:
-    for make in (late_job, late_schedule, late_request, late_receipt, late_turn, late_audit):
+    for make in (late_start, late_job, late_schedule, late_request, late_receipt, late_turn, late_audit):
         make(database_now())
     assert looker.wrong() == {}
 

@@ -353,6 +353,29 @@ def test_one_that_cannot_be_loaded_is_tried_again(timed_world: World) -> None:
         assert observed(world, unlucky) == ["idle"]
 
 
+def test_one_that_is_tried_again_and_lacks_capacity_waits_for_no_time(timed_world: World) -> None:
+    """14.2: the sweep "sleeps until the next due time": a ticket whose time is past and that waits for a place is none."""
+    world = timed_world
+    broken, place = workspace(world, "broken", domain="x"), workspace(world, most=2)
+    with server(max_running_sessions=1):
+        first, other = (world.create(workspace=place) for _ in range(2))
+        unlucky = world.create(workspace=broken)
+        for client in (first, unlucky):
+            start(world, client)
+        (world.folder / "broken").rmdir()
+        world.stop(first)
+        sweep.activate_queued()
+        start(world, other)
+        world.clock.advance(seconds=2)
+        sweep.activate_queued()
+        ticket = StartTicket.objects.get()
+        assert (ticket.blocked_on, ticket.retry_at, sweep.next_due()) == ("server", None, None)
+        (world.folder / "broken").mkdir()
+        world.stop(other)
+        sweep.activate_queued()
+        assert observed(world, unlucky) == ["idle"]
+
+
 def test_lowered_limits_affect_later_starts(world: World) -> None:
     """3.1: "Existing sessions are untouched; lowered limits only affect later starts"; a raised one serves who waits."""
     place = workspace(world, most=2)
