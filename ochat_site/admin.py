@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 
+from jobs_app.models import Job, Schedule
 from permissions_app.scopes import ADMIN, operator
 from sessions_app.admin import ReadOnlyAdmin
 from sessions_app.callers import EVERYTHING
@@ -152,4 +153,66 @@ class OperationAdmin(ReadOnlyAdmin):
         "calls_made",
         "started_at",
         "updated_at",
+    ]
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnlyAdmin):
+    """Jobs: how far they are, not what they say."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return those of visible sessions."""
+        return Job.objects.filter(session__in=_visible(request))
+
+    list_display = ["id", "session", "kind", "status", "delivery", "attempt", "process", "created_at"]
+    list_filter = ["kind", "status", "delivery"]
+    search_fields = ["id", "session__id"]
+    list_select_related = ["session", "process"]
+    ordering = ["-created_at"]
+    show_full_result_count = False
+    fields = [
+        "id",
+        "session",
+        "generation",
+        "operation_id",
+        "kind",
+        "status",
+        "waiting_on",
+        "reason",
+        "attempt",
+        "created_at",
+        "started_at",
+        "next_run_at",
+        "completed_at",
+        "delivery",
+        "delivered_at",
+        "process",
+    ]
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ReadOnlyAdmin):
+    """Schedules: when they are due, not what they say."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return those of visible sessions."""
+        return Schedule.objects.filter(session__in=_visible(request))
+
+    list_display = ["id", "session", "status", "next_due_at", "misfire", "delivery_count", "created_at"]
+    list_filter = ["status", "misfire"]
+    search_fields = ["id", "session__id"]
+    list_select_related = ["session"]
+    ordering = ["-created_at"]
+    show_full_result_count = False
+    fields = [
+        "id",
+        "session",
+        "generation",
+        "status",
+        "created_at",
+        "next_due_at",
+        "misfire",
+        "delivery_count",
+        "last_delivery_at",
+        "process",
     ]

@@ -182,7 +182,13 @@ class _Operations:
             "400": self._refused("The request is refused."),
             "401": self._refused("No credential, or one that does not count."),
         }
-        operation = {"operationId": name, "description": said, "responses": {**responses, **refused}}
+        operation = {
+            "operationId": name,
+            "tags": ["protocol"],
+            "summary": _first_sentence(said),
+            "description": said,
+            "responses": {**responses, **refused},
+        }
         return {**operation, "parameters": parameters} if parameters else operation
 
     def _refused(self, said: str) -> dict[str, Any]:
@@ -241,4 +247,14 @@ def _binary(media_type: str) -> dict[str, Any]:
 
 def _probe(name: str, answers: dict[str, str]) -> dict[str, Any]:
     responses = {status: _answer(said, _text("text/plain")) for status, said in answers.items()}
-    return {"operationId": name, "description": "For balancers.", "security": [], "responses": responses}
+    return {
+        "operationId": name,
+        "tags": ["probes"],
+        "summary": "For balancers",
+        "security": [],
+        "responses": responses,
+    }
+
+
+def _first_sentence(said: str) -> str:
+    return said.split(". ")[0].split(";")[0].removesuffix(".")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
+from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
 
+from jobs_app.models import Job, Schedule
 from permissions_app.models import SCOPES, AuditRecord
 from permissions_app.principals import of_user
 from sessions_app import catalog, clock, ids, processes
@@ -31,11 +33,13 @@ pytestmark = pytest.mark.django_db
 
 MODELS = (
     CatalogState,
+    Job,
     Operation,
     Process,
     ProfileRevision,
     PromptDefinition,
     PromptRevision,
+    Schedule,
     Session,
     WorkspaceDefinition,
 )
@@ -49,8 +53,8 @@ def browser(name: str, scopes: tuple[str, ...] = ()) -> Client:
     return made
 
 
-def url(model: type, page: str, *args: object) -> str:
-    return reverse(f"admin:sessions_app_{model.__name__.lower()}_{page}", args=args)
+def url(model: type[Model], page: str, *args: object) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=args)
 
 
 def turn(session: Session) -> Operation:
@@ -66,6 +70,32 @@ def turn(session: Session) -> Operation:
     )
 
 
+def job(session: Session) -> Job:
+    return Job.objects.create(
+        id=ids.new_id("job"),
+        session=session,
+        generation=0,
+        kind="model_call",
+        payload=b'"what it is to say"',
+        status="queued",
+        retry_policy=b'{"type":"never"}',
+        created_at=clock.now(),
+    )
+
+
+def schedule(session: Session) -> Schedule:
+    return Schedule.objects.create(
+        id=ids.new_id("sch"),
+        session=session,
+        generation=0,
+        payload=b'"what it is to say"',
+        status="scheduled",
+        misfire="fail",
+        created_at=clock.now(),
+        next_due_at=clock.now(),
+    )
+
+
 @pytest.fixture
 def process_id() -> Iterator[str]:
     yield processes.register("worker")
@@ -76,7 +106,9 @@ def process_id() -> Iterator[str]:
 def test_every_table_is_shown_and_none_is_edited(tmp_path: Path) -> None:
     admin = browser("ada", SCOPES)
     catalog.load(Catalog(tmp_path).source)
-    turn(world.make_session())
+    session = world.make_session()
+    for made in (turn, job, schedule):
+        made(session)
     for model in MODELS:
         row = model._default_manager.all()[0]
         assert admin.get(url(model, "changelist")).status_code == 200
@@ -100,14 +132,16 @@ def test_sessions_are_shown_to_those_who_may_see_them() -> None:
     """Being a superuser shows nothing by itself (behaviour 2.6)."""
     owner, stranger = browser("owner"), browser("stranger")
     session = world.make_session(creator=of_user(User.objects.get(username="owner")).id)
-    operation = turn(session).id
+    keys = {type(row): row.id for row in (session, turn(session), job(session), schedule(session))}
     overseer = browser("overseer", ("configuration.admin",))
 
     for person, sees in ((owner, True), (overseer, True), (stranger, False)):
-        for model, key in ((Session, session.id), (Operation, operation)):
+        for model, key in keys.items():
             listed = person.get(url(model, "changelist")).content.decode()
             assert (key in listed) is sees
-            assert (person.get(url(model, "change", key)).status_code == 200) is sees
+            page = person.get(url(model, "change", key))
+            assert (page.status_code == 200) is sees
+            assert "what it is to say" not in page.content.decode()
 
 
 def test_archived_sessions_come_back_by_those_who_see_all() -> None:
