@@ -137,7 +137,7 @@ class Health:
     def _probes(self) -> dict[str, Probe]:
         return {
             "session_registry": _session_registry,
-            "start_scheduler": lambda: _scheduler(capacity.next_retry()),
+            "start_scheduler": lambda: _scheduler(capacity.oldest_retry()),
             "job_scheduler": lambda: _scheduler(_oldest_job()),
             "schedule_scheduler": lambda: _scheduler(schedules.next_due()),
             "permission_scheduler": lambda: _scheduler(requests.next_due()),

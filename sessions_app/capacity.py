@@ -30,6 +30,8 @@ from sessions_app.models import CapacityLock, HeldCapacity, StartTicket, Workspa
 from sessions_app.records import PromptLimit
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from sessions_app.ledger import Txn
     from sessions_app.models import Session
 
@@ -303,12 +305,18 @@ _BLOCKED_ON_LEASE = rows.Select(StartTicket, "blocked_on = 'lease' AND domain = 
 
 def next_retry(now: datetime) -> datetime | None:
     """Return when the next session that could not be loaded is tried again; one whose time has come waits for capacity."""
+    return _first_retry(StartTicket.objects.filter(retry_at__gt=now))
+
+
+def oldest_retry() -> datetime | None:
+    """Return when the first of those was to be tried again; None while the server is full, because nobody is tried then."""
     return (
-        StartTicket.objects.filter(retry_at__gt=now)
-        .order_by("retry_at")
-        .values_list("retry_at", flat=True)
-        .first()
+        None if _BLOCKED_ON_SERVER.any() else _first_retry(StartTicket.objects.filter(retry_at__isnull=False))
     )
+
+
+def _first_retry(tickets: QuerySet[StartTicket]) -> datetime | None:
+    return tickets.order_by("retry_at").values_list("retry_at", flat=True).first()
 
 
 def ready(now: datetime, limit: int) -> list[str]:
