@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from django.db import transaction
 
-from sessions_app import broadcast, history, ids, participants, processes, rows, store, workspaces
+from sessions_app import broadcast, capacity, history, ids, participants, processes, rows, store, workspaces
 from sessions_app.callers import system
 from sessions_app.commands import entries
 from sessions_app.encoding import encode
@@ -338,7 +338,7 @@ def end(txn: Txn, ending: Ending) -> None:
     drop_transient(txn)
     for participant in participants.installed():
         participant.on_operation_end(txn, ended, ending.outcome)
-    if txn.session.observed == "stopped":
+    if txn.session.observed == "stopped" and capacity.is_held(txn.session):
         workspaces.replace_after_stop(txn)
     if ending.outcome in ("completed", "failed"):
         _follow_up(txn)

@@ -104,6 +104,17 @@ def test_other_policies_keep_the_folder_through_stops(world: World, cleanup: str
     assert folder(world, client) == kept
 
 
+def test_a_compaction_of_a_stopped_session_keeps_the_folder(world: World) -> None:
+    """3.2: it is replaced "after an on-stop cleanup": this one has stopped before, and nothing ran in it since."""
+    client = world.idle(workspace=scratch(world))
+    world.stop(client)
+    kept = folder(world, client)
+    world.compact(client)
+    world.cancel(client)
+    assert world.states(client) == ("stopped", "stopped")
+    assert folder(world, client) == kept
+
+
 def test_a_stop_never_fails_for_want_of_a_folder(world: World) -> None:
     definition = scratch(world)
     root = world.folder / "managed"
