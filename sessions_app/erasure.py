@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from sessions_app import archives, contents, store, workspaces
 from sessions_app.db import database_now
 from sessions_app.errors import Refusal
-from sessions_app.models import Archive, Blob, HistoryEntry, Session, SessionEvent, ToolCall
+from sessions_app.models import Archive, Blob, HistoryEntry, Operation, Session, SessionEvent, ToolCall
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ def _erase(session: Session) -> None:
     for archive in Archive.objects.filter(session=session).only("name"):
         archives.discard(archive.name)
         archive.delete()
-    for model in (SessionEvent, HistoryEntry, ToolCall):
+    for model in (SessionEvent, HistoryEntry, ToolCall, Operation):
         if not purge(model.objects.filter(session=session)):
             return
     instance = session.workspace_instance
