@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin, messages
 
 from jobs_app.models import Job, Schedule
+from permissions_app.admin import OfVisibleSessions, visible_sessions
 from permissions_app.scopes import ADMIN, operator
 from sessions_app.admin import ReadOnlyAdmin
 from sessions_app.callers import EVERYTHING
 from sessions_app.commands import deletion
 from sessions_app.errors import Refusal
-from sessions_app.models import ArchivedSession, Operation, Session
+from sessions_app.models import (
+    Archive,
+    ArchivedSession,
+    Attachment,
+    Blob,
+    Operation,
+    Session,
+    StartTicket,
+)
 from sessions_app.receipts import Call
 
 if TYPE_CHECKING:
@@ -35,18 +44,13 @@ def _operator(request: HttpRequest) -> Caller:
     return operator(request.user)
 
 
-def _visible(request: HttpRequest) -> QuerySet[Session]:
-    """Return the sessions that the person who is logged in may see: being a superuser shows nothing by itself."""
-    return _operator(request).visible.restrict(Session.objects.all())
-
-
 @admin.register(Session)
 class SessionAdmin(ReadOnlyAdmin):
     """Sessions: their state, not their history."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the visible ones."""
-        return _visible(request)
+        return visible_sessions(request)
 
     list_display = [
         "id",
@@ -123,12 +127,8 @@ class ArchivedSessionAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Operation)
-class OperationAdmin(ReadOnlyAdmin):
+class OperationAdmin(OfVisibleSessions):
     """Turns and compactions."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return those of visible sessions."""
-        return Operation.objects.filter(session__in=_visible(request))
 
     list_display = ["id", "session", "kind", "state", "parked", "process", "started_at", "updated_at"]
     list_filter = ["kind", "state", "parked"]
@@ -157,12 +157,8 @@ class OperationAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Job)
-class JobAdmin(ReadOnlyAdmin):
+class JobAdmin(OfVisibleSessions):
     """Jobs: how far they are, not what they say."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return those of visible sessions."""
-        return Job.objects.filter(session__in=_visible(request))
 
     list_display = ["id", "session", "kind", "status", "delivery", "attempt", "process", "created_at"]
     list_filter = ["kind", "status", "delivery"]
@@ -191,12 +187,8 @@ class JobAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ReadOnlyAdmin):
+class ScheduleAdmin(OfVisibleSessions):
     """Schedules: when they are due, not what they say."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return those of visible sessions."""
-        return Schedule.objects.filter(session__in=_visible(request))
 
     list_display = ["id", "session", "status", "next_due_at", "misfire", "delivery_count", "created_at"]
     list_filter = ["status", "misfire"]
@@ -215,4 +207,57 @@ class ScheduleAdmin(ReadOnlyAdmin):
         "delivery_count",
         "last_delivery_at",
         "process",
+    ]
+
+
+@admin.register(StartTicket)
+class StartTicketAdmin(OfVisibleSessions):
+    """The sessions that wait to start, first come first, and what each lacks."""
+
+    list_display = ["session", "id", "blocked_on", "principal_id", "prompt_id", "failures", "retry_at"]
+    list_filter = ["blocked_on"]
+    search_fields = ["session__id", "principal_id", "prompt_id"]
+    ordering = ["id"]
+
+
+@admin.register(Attachment)
+class AttachmentAdmin(OfVisibleSessions):
+    """Who is attached to which session, and by which process they are served."""
+
+    list_display = ["id", "session", "mode", "principal_id", "connection", "process", "hidden", "created_at"]
+    list_filter = ["mode", "hidden", "live"]
+    search_fields = ["id", "session__id", "principal_id", "connection__id"]
+    list_select_related = ["session", "connection", "process"]
+    ordering = ["-created_at"]
+
+
+@admin.register(Archive)
+class ArchiveAdmin(OfVisibleSessions):
+    """Histories as they stood before they were replaced: which there are, never their text."""
+
+    list_display = ["session", "revision", "size", "created_at"]
+    search_fields = ["session__id"]
+    ordering = ["-created_at"]
+    fields = ["session", "revision", "name", "sha256", "size", "created_at"]
+
+
+@admin.register(Blob)
+class BlobAdmin(OfVisibleSessions):
+    """Content of sessions: which there is, never the bytes. Uploads that no message has taken are in no session."""
+
+    list_display = ["id", "session", "kind", "media_type", "byte_length", "creator", "created_at"]
+    list_filter = ["kind", "allowed_use"]
+    search_fields = ["id", "session__id", "creator", "sha256"]
+    ordering = ["-created_at"]
+    fields = [
+        "id",
+        "session",
+        "creator",
+        "kind",
+        "media_type",
+        "byte_length",
+        "sha256",
+        "display_name",
+        "allowed_use",
+        "created_at",
     ]

@@ -17,6 +17,7 @@ from permissions_app.models import SCOPES, AuditRecord, DenyRule, Grant, Permiss
 from permissions_app.scopes import operator
 from sessions_app.admin import ReadOnlyAdmin
 from sessions_app.errors import Refusal
+from sessions_app.models import Session
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -118,35 +119,48 @@ class TokenAdmin(admin.ModelAdmin[Token]):
                 self.message_user(request, f"{token} is revoked.", messages.SUCCESS)
 
 
+class OfVisibleSessions(ReadOnlyAdmin):
+    """Rows of sessions that the person may see: being a superuser shows nothing by itself (behaviour 2.6)."""
+
+    list_select_related = ["session"]
+    show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return those of visible sessions."""
+        return super().get_queryset(request).filter(session__in=visible_sessions(request))
+
+
+def visible_sessions(request: HttpRequest) -> QuerySet[Session]:
+    """Return the sessions that the person who is logged in may see."""
+    return operator(_person(request)).visible.restrict(Session.objects.all())
+
+
 @admin.register(PermissionRequest)
-class PermissionRequestAdmin(ReadOnlyAdmin):
+class PermissionRequestAdmin(OfVisibleSessions):
     """What was asked, and what was answered."""
 
     list_display = ["id", "session", "tool_name", "tier", "state", "choice", "resolved_by", "created_at"]
     list_filter = ["state", "tier"]
     search_fields = ["id", "session__id", "tool_name"]
-    list_select_related = ["session"]
     ordering = ["-created_at"]
 
 
 @admin.register(Grant)
-class GrantAdmin(ReadOnlyAdmin):
+class GrantAdmin(OfVisibleSessions):
     """What was allowed for later calls."""
 
     list_display = ["id", "session", "tool_name", "scope", "state", "principal_id", "created_at"]
     list_filter = ["state", "scope"]
     search_fields = ["id", "session__id", "principal_id", "tool_name"]
-    list_select_related = ["session"]
     ordering = ["-created_at"]
 
 
 @admin.register(DenyRule)
-class DenyRuleAdmin(ReadOnlyAdmin):
+class DenyRuleAdmin(OfVisibleSessions):
     """What was refused for later calls."""
 
     list_display = ["id", "session", "tool_name", "principal_id", "created_at", "revoked_at"]
     search_fields = ["id", "session__id", "principal_id", "tool_name"]
-    list_select_related = ["session"]
     ordering = ["-created_at"]
 
 

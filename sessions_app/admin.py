@@ -1,4 +1,4 @@
-"""The stock admin over the catalog and the processes: shown, not edited (design 7).
+"""The stock admin over the catalog, the processes and what they hold: shown, not edited (design 7).
 
 Owns: which rows and columns are shown, and that entries of the catalog file say so. Does not own: sessions, which not every
 operator may see (`ochat_site.admin`).
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from django.contrib import admin
 
 from sessions_app.models import (
     CatalogState,
+    Connection,
+    LooseContent,
     Process,
     ProfileRevision,
     PromptDefinition,
     PromptRevision,
     WorkspaceDefinition,
+    WorkspaceInstance,
 )
+from sessions_app.records import Principal
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -167,3 +172,50 @@ class ProcessAdmin(ReadOnlyAdmin):
     list_display = ["id", "kind", "host", "pid", "started_at", "beat_at", "draining"]
     list_filter = ["kind", "draining"]
     ordering = ["kind", "started_at"]
+
+
+@admin.register(Connection)
+class ConnectionAdmin(ReadOnlyAdmin):
+    """Open connections: those of sockets, and those of HTTP, which a process holds only while it streams their events."""
+
+    list_display = ["id", "transport", "who", "process", "initialized", "last_active_at", "closed_at"]
+    list_filter = ["transport", "initialized"]
+    list_select_related = ["process"]
+    search_fields = ["id"]
+    ordering = ["-last_active_at"]
+    fields = [
+        "id",
+        "transport",
+        "who",
+        "process",
+        "initialized",
+        "max_inbound_event_bytes",
+        "created_at",
+        "last_active_at",
+        "closed_at",
+    ]
+
+    @admin.display(description="principal")
+    def who(self, connection: Connection) -> str:
+        """Return the principal that it is bound to."""
+        return msgspec.json.decode(bytes(connection.principal), type=Principal).id
+
+
+@admin.register(WorkspaceInstance)
+class WorkspaceInstanceAdmin(ReadOnlyAdmin):
+    """The folders that sessions work in; those that were given up wait for their machine to remove them."""
+
+    list_display = ["id", "definition", "path", "host", "created_by_server", "created_at", "removed_at"]
+    list_filter = ["created_by_server", "host"]
+    list_select_related = ["definition"]
+    search_fields = ["id", "path", "conflict_domain"]
+    ordering = ["-created_at"]
+
+
+@admin.register(LooseContent)
+class LooseContentAdmin(ReadOnlyAdmin):
+    """Content that the storage keeps for a while though perhaps no row refers to it."""
+
+    list_display = ["digest", "since"]
+    search_fields = ["digest"]
+    ordering = ["since"]

@@ -15,25 +15,39 @@ from jobs_app.models import Job, Schedule
 from permissions_app.models import SCOPES, AuditRecord
 from permissions_app.principals import of_user
 from sessions_app import catalog, clock, ids, processes
+from sessions_app.encoding import encode
 from sessions_app.models import (
+    Archive,
     ArchivedSession,
+    Attachment,
+    Blob,
     CatalogState,
+    Connection,
+    LooseContent,
     Operation,
     Process,
     ProfileRevision,
     PromptDefinition,
     PromptRevision,
     Session,
+    StartTicket,
     WorkspaceDefinition,
+    WorkspaceInstance,
 )
+from sessions_app.records import Principal
 from tests.permissions_app import world
 from tests.support.catalogs import Catalog
 
 pytestmark = pytest.mark.django_db
 
 MODELS = (
+    Archive,
+    Attachment,
+    Blob,
     CatalogState,
+    Connection,
     Job,
+    LooseContent,
     Operation,
     Process,
     ProfileRevision,
@@ -41,7 +55,9 @@ MODELS = (
     PromptRevision,
     Schedule,
     Session,
+    StartTicket,
     WorkspaceDefinition,
+    WorkspaceInstance,
 )
 
 
@@ -96,6 +112,49 @@ def schedule(session: Session) -> Schedule:
     )
 
 
+def archive(session: Session) -> Archive:
+    return Archive.objects.create(
+        session=session, revision=1, name="n", sha256="0", size=1, head=b"{}", created_at=clock.now()
+    )
+
+
+def attachment(session: Session) -> Attachment:
+    reader = Principal(id="pri_reader", authentication_kind="http.static_bearer", scopes=(), attributes={})
+    now = clock.now()
+    connection = Connection.objects.create(
+        id=ids.new_id("con"), transport="http", principal=encode(reader), created_at=now, last_active_at=now
+    )
+    return Attachment.objects.create(
+        id=ids.new_id("att"),
+        session=session,
+        connection=connection,
+        principal_id=reader.id,
+        mode="read_only",
+        created_at=now,
+    )
+
+
+def blob(session: Session) -> Blob:
+    return Blob.objects.create(
+        id=ids.new_id("blb"),
+        session=session,
+        kind="file",
+        media_type="text/plain",
+        byte_length=1,
+        sha256="0",
+        created_at=clock.now(),
+    )
+
+
+def ticket(session: Session) -> StartTicket:
+    return StartTicket.objects.create(
+        session=session, principal_id="", prompt_id="prd_a", domain="0", exclusive=False, blocked_on="prompt"
+    )
+
+
+OF_A_SESSION = (turn, job, schedule, archive, attachment, blob, ticket)
+
+
 @pytest.fixture
 def process_id() -> Iterator[str]:
     yield processes.register("worker")
@@ -107,8 +166,12 @@ def test_every_table_is_shown_and_none_is_edited(tmp_path: Path) -> None:
     admin = browser("ada", SCOPES)
     catalog.load(Catalog(tmp_path).source)
     session = world.make_session()
-    for made in (turn, job, schedule):
-        made(session)
+    for make in OF_A_SESSION:
+        make(session)
+    LooseContent.objects.create(digest="0" * 64, since=clock.now())
+    WorkspaceInstance.objects.create(
+        id="wsi_a", definition=session.workspace, path="/", conflict_domain="/", created_at=clock.now()
+    )
     for model in MODELS:
         row = model._default_manager.all()[0]
         assert admin.get(url(model, "changelist")).status_code == 200
@@ -132,14 +195,14 @@ def test_sessions_are_shown_to_those_who_may_see_them() -> None:
     """Being a superuser shows nothing by itself (behaviour 2.6)."""
     owner, stranger = browser("owner"), browser("stranger")
     session = world.make_session(creator=of_user(User.objects.get(username="owner")).id)
-    keys = {type(row): row.id for row in (session, turn(session), job(session), schedule(session))}
+    rows: list[Model] = [session, *(make(session) for make in OF_A_SESSION)]
     overseer = browser("overseer", ("configuration.admin",))
 
     for person, sees in ((owner, True), (overseer, True), (stranger, False)):
-        for model, key in keys.items():
-            listed = person.get(url(model, "changelist")).content.decode()
-            assert (key in listed) is sees
-            page = person.get(url(model, "change", key))
+        for row in rows:
+            listed = person.get(url(type(row), "changelist")).content.decode()
+            assert (session.id in listed) is sees
+            page = person.get(url(type(row), "change", row.pk))
             assert (page.status_code == 200) is sees
             assert "what it is to say" not in page.content.decode()
 
