@@ -15,7 +15,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -215,7 +215,7 @@ class Api:
             if route is None:
                 await request.refuse(HTTPStatus.NOT_FOUND, MethodNotFound("no such path"))
             elif handler is None:
-                await self._refuse_method(request, route)
+                await _refuse_method(request, ", ".join(sorted(route.methods)))
             else:
                 await handler(request, identity, named)
         except ClientGone:
@@ -236,17 +236,17 @@ class Api:
                 return route, found.groupdict()
         return None, {}
 
-    async def _refuse_method(self, request: Request, route: Route) -> None:
-        allowed = ", ".join(sorted(route.methods)).encode()
-        refusal = MethodNotFound("this path has no such method")
-        await request.refuse(HTTPStatus.METHOD_NOT_ALLOWED, refusal, [(b"allow", allowed)])
-
     async def _fail(self, request: Request, status: int, refusal: Refusal) -> None:
         if request.started:
             logger.warning("http.cut_short", code=refusal.code)
             await request.send({"type": "http.response.body", "body": b""})
         else:
             await request.refuse(status, refusal)
+
+
+async def _refuse_method(request: Request, allowed: str) -> None:
+    refusal = MethodNotFound("this path has no such method")
+    await request.refuse(HTTPStatus.METHOD_NOT_ALLOWED, refusal, [(b"allow", allowed.encode())])
 
 
 def _status(route: Route | None, refusal: Refusal) -> int:
@@ -371,15 +371,16 @@ def _check_version(value: bytes | None) -> None:
         raise IncompatibleProtocol("the header ochat-protocol-version must be 1 or 1.0")
 
 
-async def alive(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def alive(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer `/healthz`: this process takes requests."""
-    await _answer_probe(send, HTTPStatus.OK, b"ok\n")
+    await _answer_probe(Request(scope, receive, send), HTTPStatus.OK, b"ok\n")
 
 
-async def _answer_probe(send: Send, status: int, text: bytes) -> None:
-    headers: list[Any] = [(b"content-type", b"text/plain; charset=utf-8"), *ALWAYS]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
+async def _answer_probe(request: Request, status: int, text: bytes) -> None:
+    if request.method in ("GET", "HEAD"):
+        await request.answer(status, text, [(b"content-type", b"text/plain; charset=utf-8")])
+    else:
+        await _refuse_method(request, "GET, HEAD")
 
 
 class Readiness:
@@ -389,9 +390,10 @@ class Readiness:
         """`ready` asks the health; it is called in a database thread."""
         self._ready = ready
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 200 or 503."""
+        request = Request(scope, receive, send)
         if await in_db(self._ready):
-            await _answer_probe(send, HTTPStatus.OK, b"ready\n")
+            await _answer_probe(request, HTTPStatus.OK, b"ready\n")
         else:
-            await _answer_probe(send, HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
+            await _answer_probe(request, HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")

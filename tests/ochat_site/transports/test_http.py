@@ -57,6 +57,8 @@ async def session(site: HttpSite) -> Hold:
         ("POST", "/v1/sessions/ses_a/events", 405, b"GET"),
         ("PUT", "/v1/blobs", 405, b"POST"),
         ("DELETE", "/v1/blobs/blb_a", 405, b"GET"),
+        ("POST", "/healthz", 405, b"GET, HEAD"),
+        ("DELETE", "/readyz", 405, b"GET, HEAD"),
     ],
 )
 async def test_other_paths_and_methods(
