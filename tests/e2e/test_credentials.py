@@ -196,8 +196,9 @@ async def test_the_command_revokes(socket_site: SocketSite) -> None:
 LEAVER = Person("leaver", ALL, "pri_leaver")
 
 
-async def test_a_token_leaves_the_catalog_file(site: Site) -> None:
+async def test_a_token_leaves_the_catalog_file(framed_site: Site) -> None:
     """A reload takes the tokens with it, all or nothing: a broken file ends nobody, the mended one those it no longer lists."""
+    site = framed_site
     file = site.data_dir / "ochat.toml"
     before = file.read_text()
     try:
