@@ -71,7 +71,7 @@ def write(session_id: str) -> Written:
             if session is None:
                 raise SessionNotFound("no such session")
             digest, size = _copy(session, file)
-        name = f"archives/{session_id}/{ids.new_id('arc')}"
+        name = f"{_folder(session_id)}/{ids.new_id('arc')}"
         try:
             kept = default_storage.save(name, File(file, name=name))
         except OSError as error:
@@ -116,6 +116,22 @@ def discard(name: str) -> None:
         default_storage.delete(name)
     except OSError as error:
         log.warning("archive.not_removed", name=name, error=type(error).__name__)
+
+
+def clear(session_id: str) -> None:
+    """Remove every file of a session that is erased, those included whose row a killed process did not come to commit."""
+    folder = _folder(session_id)
+    try:
+        _, names = default_storage.listdir(folder)
+    except FileNotFoundError:  # nothing was ever archived
+        return
+    for name in names:
+        discard(f"{folder}/{name}")
+    discard(folder)
+
+
+def _folder(session_id: str) -> str:
+    return f"archives/{session_id}"
 
 
 def find(session: Session, revision: int) -> Archive | None:

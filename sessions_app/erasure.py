@@ -65,9 +65,8 @@ def _removed() -> QuerySet[Session]:
 
 
 def _erase(session: Session) -> None:
-    for archive in Archive.objects.filter(session=session).only("name"):
-        archives.discard(archive.name)
-        archive.delete()
+    archives.clear(session.id)
+    Archive.objects.filter(session=session).delete()
     for model in (SessionEvent, HistoryEntry, ToolCall, Operation):
         if not purge(model.objects.filter(session=session)):
             return

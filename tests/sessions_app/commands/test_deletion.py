@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from jobs_app import sweep
 from permissions_app.models import AuditRecord, Grant
 from permissions_app.scopes import command_line
-from sessions_app import blobs, exports, queries, workspaces
+from sessions_app import archives, blobs, exports, queries, workspaces
 from sessions_app.commands import deletion
 from sessions_app.errors import (
     Conflict,
@@ -122,6 +122,7 @@ def test_nothing_of_a_removed_session_is_left(world: World) -> None:
     instance = world.session(client.session_id).workspace_instance
     assert instance is not None
     archive = Archive.objects.get()
+    unfinished = archives.write(client.session_id)  # and its process was killed
     export = Blob.objects.create(
         id="blb_export",
         session_id=client.session_id,
@@ -138,6 +139,8 @@ def test_nothing_of_a_removed_session_is_left(world: World) -> None:
     assert not HistoryEntry.objects.exists()
     assert not Grant.objects.exists()
     assert not default_storage.exists(archive.name)
+    assert not default_storage.exists(unfinished.name)
+    assert not default_storage.exists(f"archives/{client.session_id}")
     assert LooseContent.objects.filter(digest=export.sha256).exists()
     assert not Path(instance.path).exists()
     workspaces.tidy()
