@@ -22,6 +22,9 @@ from sessions_app.models import PromptRevision
 
 NAME = "store-id"
 
+HOST_CATALOG = "host.toml"
+"""Lies in the folder of an embedded host, whose sessions are bound to its process: no server may take them over."""
+
 
 def check(data_dir: Path) -> None:
     """Compare the marks of the data folder and of the storage with the store, and leave those that are missing.
@@ -40,6 +43,10 @@ def check(data_dir: Path) -> None:
 
 
 def _check_folder(data_dir: Path, mine: str) -> None:
+    if (data_dir / HOST_CATALOG).exists():
+        raise ConfigurationInvalid(
+            "OCHAT_DATA_DIR: this is the folder of a local host (`manage.py ochat_stdio`)."
+        )
     mark = data_dir / NAME
     found = ""
     with suppress(FileNotFoundError):

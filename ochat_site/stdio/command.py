@@ -31,6 +31,8 @@ from ochat_site.terminal import target
 HOST_CATALOG = "host.toml"
 _OF_A_SERVER = ("OCHAT_DATABASE_URL", "OCHAT_REDIS_URL", "OCHAT_STORAGE_URL", "OCHAT_CATALOG", "OCHAT_BIND")
 """What speaks of the server of this machine and must not mean the host of a process."""
+_MARKS_OF_A_SERVER = ("ochat.toml", "store-id")
+"""What lies in the data folder of a server (`preparation`, `sessions_app.marker`), and never in that of a host."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +128,12 @@ def _data_root(named: Path | None, prompt: Path, *, transient: bool) -> Iterator
 
 @contextmanager
 def _alone_in(root: Path) -> Iterator[None]:
-    """Hold a data folder for this process; the kernel lets it go however the process ends."""
+    """Hold a data folder for this process; the kernel lets it go however the process ends.
+
+    A server's is refused, running or not: a host ends every session that it finds, and puts its own catalog in force.
+    """
+    if any((root / name).exists() for name in _MARKS_OF_A_SERVER):
+        raise ConfigError(f"{root}: this is the data folder of a server; name another by --data-root.")
     with (root / "host.lock").open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

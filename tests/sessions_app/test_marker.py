@@ -51,6 +51,13 @@ def test_what_belongs_to_another_store_is_refused(place: Path, variable: str) ->
         marker.check(place)
 
 
+def test_the_folder_of_a_local_host_is_refused(place: Path) -> None:
+    (place / marker.HOST_CATALOG).touch()
+    with pytest.raises(ConfigurationInvalid, match="this is the folder of a local host"):
+        marker.check(place)
+    assert [path.name for path in place.iterdir()] == [marker.HOST_CATALOG]
+
+
 def test_an_empty_storage_behind_a_used_database_is_refused(world: World, place: Path) -> None:
     """A volume that is not mounted: its folder is there and empty."""
     marker.check(place)

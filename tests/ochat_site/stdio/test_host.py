@@ -106,6 +106,16 @@ async def test_a_transient_host_needs_nothing_and_leaves_nothing(prompt: Path) -
     assert list(folder.iterdir()) == [prompt]
 
 
+@pytest.mark.parametrize("mark", ["store-id", "ochat.toml"])
+async def test_a_servers_folder_is_no_hosts(prompt: Path, tmp_path: Path, mark: str) -> None:
+    """A host would end every session there, and leave the server its own catalog."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    (root / mark).touch()
+    assert "the data folder of a server" in await refused(prompt, "--data-root", root)
+    assert [found.name for found in root.iterdir()] == [mark]
+
+
 @pytest.mark.long
 async def test_a_durable_host_keeps_its_sessions_stopped(prompt: Path, tmp_path: Path) -> None:
     """One that ends in order, and one that is killed: both times its sessions are there, stopped, and go on."""
