@@ -18,7 +18,7 @@ from jobs_app.wake import LONGEST_PAUSE, SWEEP_SIGNAL
 from sessions_app import limits, processes
 from sessions_app.broadcast import Broadcast
 from sessions_app.capacity import CAPACITY_SIGNAL
-from sessions_app.db import database_now, in_db
+from sessions_app.db import beside_db, database_now, in_db
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +79,8 @@ class Background:
         await in_db(sweep.give_up_lease)
 
     async def _beat(self) -> None:
-        if not await in_db(processes.beat, draining=self._draining):
+        # Beside the others: who fills their line must not make this process look dead, and end everybody's connections.
+        if not await beside_db(processes.beat, draining=self._draining):
             log.error("process.taken_for_dead")
             self._on_lost()
 

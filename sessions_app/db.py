@@ -30,15 +30,18 @@ class _Threads:
 
     def __init__(self) -> None:
         self._wrappers: list[BaseDatabaseWrapper] = []
-        self.executor = ThreadPoolExecutor(
-            max_workers=settings.DATABASE_THREADS, thread_name_prefix="database", initializer=self._join
-        )
+        self.executor = self._make(settings.DATABASE_THREADS)
+        self.own = self._make(1)
+
+    def _make(self, threads: int) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="database", initializer=self._join)
 
     def _join(self) -> None:
         self._wrappers.append(connections[connection.alias])
 
     def stop(self) -> None:
-        self.executor.shutdown(wait=True)
+        for executor in (self.executor, self.own):
+            executor.shutdown(wait=True)
         # Django closes no connection in a thread that runs an event loop, as the caller's may.
         closer = threading.Thread(target=self._close)
         closer.start()
@@ -61,8 +64,20 @@ async def in_db(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) 
     The caller's context variables go along. Cancelling the caller does not stop a function that has
     begun: what it commits is committed.
     """
-    call = partial(copy_context().run, partial(function, *args, **kwargs))
-    return await asyncio.get_running_loop().run_in_executor(_executor(), _keeping_connection, call)
+    return await _run(_started().executor, partial(function, *args, **kwargs))
+
+
+async def beside_db(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do as `in_db`, in a thread of its own: for what keeps this process alive, however many clients wait for the others.
+
+    It must be short: there is one such thread.
+    """
+    return await _run(_started().own, partial(function, *args, **kwargs))
+
+
+async def _run(executor: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+    call = partial(copy_context().run, function)
+    return await asyncio.get_running_loop().run_in_executor(executor, _keeping_connection, call)
 
 
 def shutdown() -> None:
@@ -105,12 +120,12 @@ def database_now() -> datetime:
     return row[0].astimezone(UTC)
 
 
-def _executor() -> ThreadPoolExecutor:
+def _started() -> _Threads:
     global _threads
     with _threads_mutex:
         if _threads is None:
             _threads = _Threads()
-        return _threads.executor
+        return _threads
 
 
 def _keeping_connection(call: Callable[[], T]) -> T:

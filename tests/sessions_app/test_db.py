@@ -49,6 +49,19 @@ async def test_a_thread_keeps_its_connection_and_drops_a_broken_one(database: st
     assert all(await asyncio.gather(*(db.in_db(autocommits) for _ in range(20))))
 
 
+async def test_what_keeps_a_process_alive_waits_for_no_client(database: str) -> None:
+    """However many functions wait for the threads of all."""
+    free = threading.Event()
+    waiting = [asyncio.ensure_future(db.in_db(free.wait, 60)) for _ in range(200)]
+    try:
+        async with asyncio.timeout(30):
+            assert await db.beside_db(Group.objects.count) == 0
+        assert not any(one.done() for one in waiting)
+    finally:
+        free.set()
+        await asyncio.gather(*waiting)
+
+
 async def test_shutdown_finishes_work_and_the_next_call_starts_again(database: str) -> None:
     first = asyncio.ensure_future(db.in_db(Group.objects.create, name="first"))
     await asyncio.sleep(0)
