@@ -67,6 +67,20 @@ def test_every_table_is_shown_and_none_is_edited(browser: Client) -> None:
         assert browser.get(url(table, "add")).status_code == (200 if table == "token" else 403)
 
 
+@pytest.mark.usefixtures("dispatched")
+def test_requests_and_grants_are_shown_to_those_who_may_see_their_sessions(browser: Client) -> None:
+    """Being a superuser shows nothing by itself (behaviour 2.6)."""
+    asked = ask("write")
+    asked.respond("approve_session")
+    stranger = Client()
+    nobody = world.user("nobody", (), is_superuser=True, is_staff=True)
+    stranger.force_login(nobody, "django.contrib.auth.backends.ModelBackend")
+    for table in ("permissionrequest", "grant"):
+        page = url(table, "changelist")
+        assert asked.session.id in browser.get(page).content.decode()
+        assert asked.session.id not in stranger.get(page).content.decode()
+
+
 def test_a_token_made_in_the_admin_is_shown_once_and_audited(browser: Client, operator: User) -> None:
     plaintext = shown_token(issue(browser))
     known = by_token(plaintext)
