@@ -142,7 +142,8 @@ class Processes:
     @property
     def database_url(self) -> str:
         """What `OCHAT_DATABASE_URL` is for another process that shall use the same store."""
-        return databases.sqlite_url(self.installation.data_dir / "ochat.sqlite3")
+        given = self.installation.environment.get("OCHAT_DATABASE_URL")
+        return given or databases.sqlite_url(self.installation.data_dir / "ochat.sqlite3")
 
     def start(self) -> None:
         """Start all three."""

@@ -7,20 +7,20 @@ import json
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import psutil
 import pytest
 
 from ochat_client import Client, new_key
-from ochat_client.transports.http import Answer, Http, HttpxExchange, connect
+from ochat_client.transports.http import Http
 from sessions_app.db import in_db
 from sessions_app.limits import MAX_FRAME_BYTES, MIB
 from sessions_app.models import Attachment, Connection
 from tests.conformance.fixture import ADMIN, SETTINGS
-from tests.conformance.peers import WAIT_SECONDS, Hold, Peer, answered
+from tests.conformance.peers import WAIT_SECONDS, Peer, answered
 from tests.conformance.sites import NARROW_BYTES, SocketSite, bearer
 from tests.conformance.test_a_envelope import INITIALIZE
+from tests.e2e.posting import Post, events, told
 from tests.support.model_scripts import Reply, Text
 from tests.support.processes import Installation
 
@@ -233,82 +233,6 @@ async def test_a_stream_that_is_never_read(socket_site: SocketSite, bystander: P
 # Two web processes
 
 
-class Post:
-    """The connection of a client whose requests go to either process."""
-
-    def __init__(self, *ports: int) -> None:
-        self.ports = ports
-        self.id = ""
-
-    async def ask(self, port: int, method: str, **params: Any) -> Any:
-        """Call a method at one of the processes."""
-        http = await _exchange(port)
-        try:
-            named = {"ochat-connection-id": self.id} if self.id else {}
-            headers = {"content-type": "application/json", "ochat-protocol-version": "1", **named}
-            call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-            answer = await http.request("POST", "/v1/rpc", headers, json.dumps(call).encode())
-            assert answer.status == 200, answer.body
-            self.id = answer.headers["ochat-connection-id"]
-            return json.loads(answer.body)["result"]
-        finally:
-            await http.close()
-
-
-async def _exchange(port: int) -> HttpxExchange:
-    made = await connect(f"http://127.0.0.1:{port}", token=ADMIN.token)
-    assert isinstance(made._exchange, HttpxExchange)
-    return made._exchange
-
-
-class Events:
-    """An event stream at one process."""
-
-    def __init__(self, exchange: HttpxExchange, id: str) -> None:
-        self._exchange = exchange
-        self._pieces = exchange.stream("/v1/events", {"ochat-connection-id": id})
-        self._text = b""
-
-    async def opened(self) -> int:
-        """Return the status."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            answer = await anext(self._pieces)
-        assert isinstance(answer, Answer)
-        return answer.status
-
-    async def next(self) -> int:
-        """Return the sequence of the next event. Raises StopAsyncIteration at an orderly end."""
-        while True:
-            while b"\n\n" not in self._text:
-                async with asyncio.timeout(WAIT_SECONDS):
-                    piece = await anext(self._pieces)
-                assert isinstance(piece, bytes)
-                self._text += piece
-            block, self._text = self._text.split(b"\n\n", 1)
-            if block.startswith(b"data: "):
-                event = json.loads(block[len(b"data: ") :])
-                if event["method"] == "session.event":
-                    sequence: int = event["params"]["sequence"]
-                    return sequence
-
-    async def close(self) -> None:
-        """Leave."""
-        await self._exchange.close()
-
-
-async def _events(port: int, id: str) -> Events:
-    return Events(await _exchange(port), id)
-
-
-async def _told(hold: Hold, stream: Events, first: int) -> int:
-    """Let something happen, see that it is told from `first` on without a gap, and return what comes next."""
-    await (hold.stop() if hold.view.session.desired_state == "running" else hold.start())
-    await hold.until_kind("session.state_changed")
-    latest = (await hold.counters())[1]
-    assert [await stream.next() for _ in range(first, latest + 1)] == [*range(first, latest + 1)]
-    return latest + 1
-
-
 async def test_a_connection_is_served_by_two_processes(socket_site: SocketSite, bystander: Peer) -> None:
     """Calls go to either; a stream at one ends the stream at the other and goes on after it; one that dies takes along what
     it streamed, and nothing else.
@@ -318,22 +242,22 @@ async def test_a_connection_is_served_by_two_processes(socket_site: SocketSite, 
     try:
         serve = second.start_serve()
         ports = site.processes.installation.port, second.port
-        client = Post(*ports)
+        client = Post()
         await client.ask(ports[0], "protocol.initialize", **INITIALIZE)
         hold = await bystander.create()
         named = {"session_id": hold.session_id, "requested_mode": "read_only", "subscribe": True}
         made = await client.ask(ports[1], "session.attach", idempotency_key=new_key(), **named)
         due = made["latest_event_sequence"] + 1
-        stream = await _events(ports[0], client.id)
+        stream = await events(ports[0], client.id)
         assert await stream.opened() == 200
-        due = await _told(hold, stream, due)
+        due = await told(hold, stream, due)
         for port in (ports[1], ports[0], ports[1]):
-            former, stream = stream, await _events(port, client.id)
+            former, stream = stream, await events(port, client.id)
             assert await stream.opened() == 200
             with pytest.raises(StopAsyncIteration):
                 await former.next()
             await former.close()
-            due = await _told(hold, stream, due)
+            due = await told(hold, stream, due)
         held = Attachment.objects.filter(connection_id=client.id)
         assert await in_db(held.count) == 1
         serve.kill()
