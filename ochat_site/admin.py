@@ -160,6 +160,7 @@ class OperationAdmin(OfVisibleSessions):
 class JobAdmin(OfVisibleSessions):
     """Jobs: how far they are, not what they say."""
 
+    needs = "session.message.send"
     list_display = ["id", "session", "kind", "status", "delivery", "attempt", "process", "created_at"]
     list_filter = ["kind", "status", "delivery"]
     search_fields = ["id", "session__id"]
@@ -190,6 +191,7 @@ class JobAdmin(OfVisibleSessions):
 class ScheduleAdmin(OfVisibleSessions):
     """Schedules: when they are due, not what they say."""
 
+    needs = "session.message.send"
     list_display = ["id", "session", "status", "next_due_at", "misfire", "delivery_count", "created_at"]
     list_filter = ["status", "misfire"]
     search_fields = ["id", "session__id"]
@@ -235,6 +237,7 @@ class AttachmentAdmin(OfVisibleSessions):
 class ArchiveAdmin(OfVisibleSessions):
     """Histories as they stood before they were replaced: which there are, never their text."""
 
+    needs = "session.transcript.read"
     list_display = ["session", "revision", "size", "created_at"]
     search_fields = ["session__id"]
     ordering = ["-created_at"]
@@ -245,6 +248,7 @@ class ArchiveAdmin(OfVisibleSessions):
 class BlobAdmin(OfVisibleSessions):
     """Content of sessions: which there is, never the bytes. Uploads that no message has taken are in no session."""
 
+    needs = "session.transcript.read"
     list_display = ["id", "session", "kind", "media_type", "byte_length", "creator", "created_at"]
     list_filter = ["kind", "allowed_use"]
     search_fields = ["id", "session__id", "creator", "sha256"]

@@ -124,10 +124,19 @@ class OfVisibleSessions(ReadOnlyAdmin):
 
     list_select_related = ["session"]
     show_full_result_count = False
+    needs = ""
+    """The scope that shows such rows beside the session's own visibility (behaviour 8.8)."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return those of visible sessions."""
-        return super().get_queryset(request).filter(session__in=visible_sessions(request))
+        """Return those of visible sessions, to whom the scope shows them."""
+        found = super().get_queryset(request)
+        shown = not self.needs or holds(request, self.needs)
+        return found.filter(session__in=visible_sessions(request)) if shown else found.none()
+
+
+def holds(request: HttpRequest, scope: str) -> bool:
+    """Tell whether the person who is logged in holds a scope."""
+    return scope in operator(_person(request)).scopes
 
 
 def visible_sessions(request: HttpRequest) -> QuerySet[Session]:
@@ -139,6 +148,7 @@ def visible_sessions(request: HttpRequest) -> QuerySet[Session]:
 class PermissionRequestAdmin(OfVisibleSessions):
     """What was asked, and what was answered."""
 
+    needs = "security.read"
     list_display = ["id", "session", "tool_name", "tier", "state", "choice", "resolved_by", "created_at"]
     list_filter = ["state", "tier"]
     search_fields = ["id", "session__id", "tool_name"]
@@ -149,6 +159,7 @@ class PermissionRequestAdmin(OfVisibleSessions):
 class GrantAdmin(OfVisibleSessions):
     """What was allowed for later calls."""
 
+    needs = "grant.manage"
     list_display = ["id", "session", "tool_name", "scope", "state", "principal_id", "created_at"]
     list_filter = ["state", "scope"]
     search_fields = ["id", "session__id", "principal_id", "tool_name"]
@@ -159,6 +170,7 @@ class GrantAdmin(OfVisibleSessions):
 class DenyRuleAdmin(OfVisibleSessions):
     """What was refused for later calls."""
 
+    needs = "grant.manage"
     list_display = ["id", "session", "tool_name", "principal_id", "created_at", "revoked_at"]
     search_fields = ["id", "session__id", "principal_id", "tool_name"]
     ordering = ["-created_at"]
@@ -166,7 +178,7 @@ class DenyRuleAdmin(OfVisibleSessions):
 
 @admin.register(AuditRecord)
 class AuditRecordAdmin(ReadOnlyAdmin):
-    """The audit log, newest first; records that wait for the chain have no sequence yet."""
+    """The audit log, newest first, for who holds `audit.read`; records that wait for the chain have no sequence yet."""
 
     list_display = ["sequence", "at", "level", "name", "session_id", "principal_id", "said"]
     list_filter = ["level", "name"]
@@ -174,6 +186,11 @@ class AuditRecordAdmin(ReadOnlyAdmin):
     ordering = ["-id"]
     fields = ["sequence", "at", "level", "name", "session_id", "principal_id", "said"]
     show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return every record, to whom the scope shows them."""
+        found = super().get_queryset(request)
+        return found if holds(request, "audit.read") else found.none()
 
     @admin.display(description="payload")
     def said(self, record: AuditRecord) -> str:

@@ -193,10 +193,11 @@ def test_entries_say_where_they_are_configured(tmp_path: Path) -> None:
 
 def test_sessions_are_shown_to_those_who_may_see_them() -> None:
     """Being a superuser shows nothing by itself (behaviour 2.6)."""
-    owner, stranger = browser("owner"), browser("stranger")
+    needed = ("session.transcript.read", "session.message.send", "security.read", "grant.manage")
+    owner, stranger = browser("owner", needed), browser("stranger", needed)
     session = world.make_session(creator=of_user(User.objects.get(username="owner")).id)
     rows: list[Model] = [session, *(make(session) for make in OF_A_SESSION)]
-    overseer = browser("overseer", ("configuration.admin",))
+    overseer = browser("overseer", (*needed, "configuration.admin"))
 
     for person, sees in ((owner, True), (overseer, True), (stranger, False)):
         for row in rows:
@@ -205,6 +206,21 @@ def test_sessions_are_shown_to_those_who_may_see_them() -> None:
             page = person.get(url(type(row), "change", row.pk))
             assert (page.status_code == 200) is sees
             assert "what it is to say" not in page.content.decode()
+
+
+def test_what_a_scope_shows_is_hidden_without_it() -> None:
+    """2.5, 8.8: nobody sees more than their scopes show, in the admin neither."""
+    overseer = browser("overseer", ("configuration.admin",))
+    session = world.make_session()
+    rows: dict[type[Model], Model] = {type(row): row for row in (job(session), schedule(session))}
+    rows[AuditRecord] = AuditRecord.objects.create(at=clock.now(), level="info", name="a", payload=b"{}")
+    for model, row in rows.items():
+        assert not overseer.get(url(model, "changelist")).context["cl"].result_list
+        assert overseer.get(url(model, "change", row.pk)).status_code == 302
+
+    seeing = browser("seeing", ("configuration.admin", "session.message.send", "audit.read"))
+    for model, row in rows.items():
+        assert row in seeing.get(url(model, "changelist")).context["cl"].result_list
 
 
 def test_archived_sessions_come_back_by_those_who_see_all() -> None:
