@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 KINDS: tuple[BlobKind, ...] = get_args(BlobKind)
 
+MAX_NAME_CHARS = 255
+"""As much of what a client called its content as an answer's header repeats: a message may call it anything."""
+
 
 def caller_of(identity: Identity) -> Caller:
     """Return the holder of an identity as a caller without a connection."""
@@ -228,18 +231,17 @@ def _open(caller: Caller, blob_id: str, identity: Identity) -> Blob:
 
 
 def _content_type(row: Blob) -> bytes:
-    """Return the media type, unless it cannot stand in a header: what a message brings along may say anything."""
-    said = row.media_type
-    return (
-        said.encode()
-        if said.isascii() and said.isprintable() and said.strip()
-        else b"application/octet-stream"
-    )
+    """Return the media type as it was given; where that was inline data's and is no header, that it is some bytes."""
+    media_type = row.media_type.strip(" ")
+    if not (media_type.isascii() and media_type.isprintable() and 0 < len(media_type) <= MAX_NAME_CHARS):
+        return b"application/octet-stream"
+    return media_type.encode()
 
 
 def _disposition(row: Blob) -> bytes:
     """Return that no browser shows it, and the name under which one would keep it."""
-    return f"attachment; filename*=UTF-8''{quote(row.display_name or row.id, safe='')}".encode()
+    name = (row.display_name or row.id)[:MAX_NAME_CHARS]
+    return f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode()
 
 
 class HealthRoute:
