@@ -190,11 +190,14 @@ class Blobs:
 def _upload_of(request: Request) -> blobs.Upload:
     """Return what the headers say of an upload. Raises InvalidRequest for what they must not say."""
     media_type = request.text(b"content-type")
-    kind = request.text(b"ochat-blob-kind") or "binary"
+    kind = request.text(b"ochat-blob-kind")
     digest = request.text(b"ochat-sha256")
-    allowed_use = request.text(b"ochat-allowed-use") or blobs.MESSAGE_INPUT
+    allowed_use = request.text(b"ochat-allowed-use")
     if not media_type or not media_type.isascii():
         raise InvalidRequest("the header content-type is missing or is no media type")
+    # What is left out has a default; what is there and empty is wrong.
+    kind = "binary" if kind is None else kind
+    allowed_use = blobs.MESSAGE_INPUT if allowed_use is None else allowed_use
     if kind not in KINDS:
         raise InvalidRequest("the header ochat-blob-kind is file, image, audio or binary")
     if allowed_use != blobs.MESSAGE_INPUT:

@@ -381,6 +381,8 @@ async def test_what_an_upload_is_refused_for(http_site: HttpSite) -> None:
         (await upload(admin, b"x", (b"ochat-target-session", b"ses_none")), 403, "session_not_found"),
         (await upload(admin, b"x", (b"content-type", b"")), 400, "invalid_request"),
         (await upload(admin, b"x", (b"ochat-blob-kind", b"video")), 400, "invalid_request"),
+        (await upload(admin, b"x", (b"ochat-blob-kind", b"")), 400, "invalid_request"),
+        (await upload(admin, b"x", (b"ochat-allowed-use", b"")), 400, "invalid_request"),
         (await upload(admin, b"x", (b"ochat-allowed-use", b"other")), 400, "invalid_request"),
         (await upload(admin, b"x", (b"ochat-sha256", b"0" * 64)), 400, "invalid_request"),
         (await upload(admin, b"x", (b"ochat-sha256", b"0")), 400, "invalid_request"),

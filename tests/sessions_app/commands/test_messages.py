@@ -326,6 +326,7 @@ def test_an_administrator_may_take_what_others_uploaded(world: World) -> None:
         ({}, {"expires_at": "past"}, BlobUnavailable),
         ({}, {"sha256": "0" * 64}, BlobUnavailable),
         ({}, {"creator": "pri_bob"}, PermissionDenied),
+        ({"byte_length": 1}, {"creator": "pri_bob"}, PermissionDenied),
         ({}, {"session": "other"}, InvalidRequest),
         ({}, {"target_session": "ses_other"}, InvalidRequest),
         ({}, {"allowed_use": "export"}, InvalidRequest),
