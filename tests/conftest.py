@@ -13,7 +13,15 @@ from pathlib import Path
 import django
 import pytest
 from django.conf import settings
+from hypothesis import HealthCheck
+from hypothesis import settings as examples
 from pytest_django.plugin import DjangoDbBlocker
+
+# How long a machine takes to make up an example says nothing of the product.
+examples.register_profile(
+    "ochat", parent=examples(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+examples.load_profile("ochat")
 
 pytest_plugins = ["tests.support.not_run", "tests.support.worlds", "tests.support.sites"]
 

@@ -29,7 +29,7 @@ from tests.support.model_servers import ModelServer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-EXAMPLES = 50
+EXAMPLES = 10
 PARAMS = {facts["method"]: facts["params"]["$ref"].rpartition("/")[2] for facts in METHODS}
 ENDING = frozenset({"session.detach", "session.delete"})
 """Methods that may leave nothing to name."""
