@@ -7,6 +7,7 @@ and goes. Does not own: what is done meanwhile (`turn`, `compaction`), or which 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
@@ -40,7 +41,7 @@ class Stopping(Exception):
     """The process ends before the operation does."""
 
 
-class Work:
+class Work(ABC):
     """One claimed operation. `run` it once; `look` wakes it when its rows have changed."""
 
     NAME: ClassVar[str]
@@ -74,7 +75,7 @@ class Work:
         """Return the text to be saved at the loop time `now`; where items are finished, let them be committed instead."""
         return ()
 
-    def not_saved(self) -> None:
+    def not_saved(self) -> None:  # noqa: B027 - not every work hands something over to be saved
         """Take back what `due` returned last: it could not be saved."""
 
     async def run(self) -> None:
@@ -109,15 +110,15 @@ class Work:
             log.exception(f"{self.NAME}.failed", operation=self.claim.operation_id)
             return self._broken()
 
+    @abstractmethod
     async def _do(self) -> Ending | None:
         """Do the work; see `_ending`."""
-        raise NotImplementedError
 
     async def _settled(self, ending: Ending) -> Ending:
         """Return an ending with all that is to be committed with it."""
         return ending
 
-    async def _close(self) -> None:
+    async def _close(self) -> None:  # noqa: B027 - not every work holds something
         """Let go of everything."""
 
     async def _finish(self, ending: Ending) -> None:
